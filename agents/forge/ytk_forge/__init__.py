@@ -1,0 +1,1 @@
+"""Forge: kernel bundle to audited plugin library."""

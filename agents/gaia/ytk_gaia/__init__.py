@@ -1,0 +1,1 @@
+"""Gaia: generates kernels and chooses them by measurement."""

@@ -1,0 +1,1 @@
+"""Kronos: builds, profiles and verifies engines on the target."""

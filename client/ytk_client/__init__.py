@@ -1,0 +1,1 @@
+"""The ``ytk`` command line, the thin synchronous client, and the frontend."""

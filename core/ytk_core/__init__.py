@@ -1,0 +1,1 @@
+"""Words shared by every part: contracts, formats, agent runtime."""

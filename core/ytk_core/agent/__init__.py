@@ -1,0 +1,1 @@
+"""The agent runtime: dial out, lease, heartbeat, child processes."""

@@ -1,0 +1,1 @@
+"""The wire contract; generated code is committed and checked."""
