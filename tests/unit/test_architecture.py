@@ -18,7 +18,10 @@ PACKAGES = {
 ALLOWED = {
     "ytk_proto": set(),
     "ytk_core": {"ytk_proto"},
-    **dict.fromkeys(["ytk_controller", "ytk_kronos", "ytk_gaia", "ytk_forge", "ytk_client"], {"ytk_proto", "ytk_core"}),
+    **{
+        package: {"ytk_proto", "ytk_core"}
+        for package in ("ytk_controller", "ytk_kronos", "ytk_gaia", "ytk_forge", "ytk_client")
+    },
 }
 # Whoever loads these at import time makes every process that touches the module pay for it.
 HEAVY = {"torch", "openvino", "onnxruntime", "onnx", "onnxscript", "tensorrt"}
