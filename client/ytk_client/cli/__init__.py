@@ -1,0 +1,1 @@
+"""The command line: ``table`` lists the commands, one module per command implements them."""
