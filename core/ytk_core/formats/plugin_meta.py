@@ -105,7 +105,7 @@ class AttributeDecl(_Struct, frozen=True, kw_only=True):
     name: str
     type: AttributeType
     required: bool = True
-    value: list[int] | list[float] | str | None = None
+    value: list[int | float] | str | None = None
 
 
 class ConstantAxis(_Struct, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""What each engine version accepts, as data."""
