@@ -47,7 +47,8 @@ enum ytk_status {
   YTK_BAD_VARIANT = 5,
   YTK_WORKSPACE_TOO_SMALL = 6,
   YTK_DEVICE_ERROR = 7,
-  YTK_UNSUPPORTED = 8
+  YTK_UNSUPPORTED = 8,
+  YTK_BAD_ALIGNMENT = 9
 };
 
 /* A tensor the caller owns. data: on the device of the kernel's kind; NULL in shape(). dims[i] is -1 where unknown

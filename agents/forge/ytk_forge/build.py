@@ -1,0 +1,194 @@
+"""Kernel bundle -> audited plugin library with its manifest."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+from ytk_core.abi import include_dir
+from ytk_core.archspec import ArchSpec
+from ytk_core.digests import digest_bytes, digest_file
+from ytk_core.errors import ToolkitError, UserError
+from ytk_core.files import atomic_write
+from ytk_core.formats.kernel_bundle import KernelBundle, bundle_digest, read_bundle, translation_unit
+from ytk_core.formats.plugin_manifest import PluginManifest, make_manifest, write_plugin_manifest
+from ytk_core.formats.plugin_meta import DeploymentTarget, PluginMeta
+from ytk_core.sandbox import SandboxMode
+
+from ytk_forge.audit import AUDIT_VERSION, audit, raise_on_failure
+from ytk_forge.cache import FILES, LOG, MANIFEST, PLUGIN, BuildCache, cache_key
+from ytk_forge.compile import LINK_FLAGS, TABLE_FLAGS, Units, build_flags, compile_plugin
+from ytk_forge.render import RENDERER_VERSION, TEMPLATE_DIR, render_table
+from ytk_forge.toolchain import Compiler, Toolchain, find_compiler, toolchain_for
+
+
+def build_plugin(
+    bundle_path: Path,
+    arch: ArchSpec,
+    out_dir: Path,
+    cache_dir: Path,
+    sandbox_mode: SandboxMode = "required",
+    *,
+    toolchains: Sequence[Toolchain] | None = None,
+    log: Callable[[str], None] | None = None,
+) -> PluginManifest:
+    """Build the plugin library of a kernel bundle for an arch spec.
+
+    Writes ``plugin.so``, ``manifest.json`` and ``build.log`` to ``out_dir`` (made if absent), each atomically and the
+    manifest last; on failure none of them. The same bundle, toolchain and compiler give the same bytes.
+
+    Args:
+        bundle_path: The kernel bundle; its text is hostile and is compiled and loaded in the sandbox only.
+        arch: What to build for.
+        out_dir: Where the results go.
+        cache_dir: Finished builds by content; may be shared by processes.
+        sandbox_mode: "optional" builds without a sandbox where none works.
+        toolchains: Instead of the shipped toolchain files.
+        log: Gets the build's log text as it comes.
+
+    Raises:
+        UserError: No toolchain for the arch spec ("unknown_arch"); the bundle is for another kind of target
+            ("wrong_deployment_target") or arch ("arch_constraint"); a compile flag is not allowed.
+        FormatError: The file is not a kernel bundle.
+        NotAvailableError: The toolchain's compiler is missing here.
+        CandidateError: The kernel does not compile, link, load, or pass the audit.
+        BoardError: No sandbox, no space, compiler killed.
+        ToolkitError: The audit found a fault of ours.
+    """
+    bundle = read_bundle(bundle_path)
+    check_target(bundle.meta, arch)
+    toolchain = toolchain_for(arch, toolchains)
+    compiler = find_compiler(toolchain)
+    flags = build_flags(toolchain, arch, bundle.meta.compile_flags)
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    cache = BuildCache(cache_dir)
+    key = _key(bundle, arch, toolchain, compiler, flags)
+    emit = log or _discard
+    if (hit := cache.get(key)) is not None:
+        entry, manifest = hit
+        emit((entry / LOG).read_text(encoding="utf-8"))
+        emit(f"# from the cache: {key}\n")
+        _deliver(entry, out_dir)
+        return manifest
+    with tempfile.TemporaryDirectory(prefix="ytk-forge-") as directory:
+        built = Path(directory) / "built"
+        built.mkdir()
+        manifest = _build(
+            bundle, arch, toolchain, compiler, flags, work=Path(directory), built=built, mode=sandbox_mode, log=emit
+        )
+        cache.put(key, built)
+        _deliver(built, out_dir)
+    return manifest
+
+
+def check_target(meta: PluginMeta, arch: ArchSpec) -> None:
+    """Check that a bundle is meant for an arch spec, before anything is compiled.
+
+    Raises:
+        UserError: Another deployment target ("wrong_deployment_target"), or another arch ("arch_constraint").
+    """
+    wanted = DeploymentTarget.TENSORRT if arch.engine_name == "tensorrt" else DeploymentTarget.CPU
+    if meta.deployment_target is not wanted:
+        msg = f"the bundle of {meta.plugin_namespace}::{meta.plugin_name} is for deployment target {meta.deployment_target}, but {arch} needs {wanted}"
+        hint = f"Generate it with `ytk kernelgen compile --config deployment_target={wanted}`, or build for another arch spec."
+        raise UserError(msg, code="wrong_deployment_target", hint=hint)
+    differing = [
+        f"{field} ({getattr(arch, field)}, the kernel needs {value})"
+        for field, value in sorted(meta.constraints.arch.items())
+        if getattr(arch, field) != value
+    ]
+    if differing:
+        msg = f"the kernel of {meta.plugin_namespace}::{meta.plugin_name} was made for another arch than {arch}: {', '.join(differing)}"
+        raise UserError(
+            msg, code="arch_constraint", hint="Build for the arch that it needs, or generate a kernel for this one."
+        )
+
+
+def _build(
+    bundle: KernelBundle,
+    arch: ArchSpec,
+    toolchain: Toolchain,
+    compiler: Compiler,
+    flags: list[str],
+    *,
+    work: Path,
+    built: Path,
+    mode: SandboxMode,
+    log: Callable[[str], None],
+) -> PluginManifest:
+    """Build into ``built``: all ``FILES``."""
+    lines: list[str] = []
+
+    def note(text: str) -> None:
+        lines.append(text)
+        log(text)
+
+    meta = bundle.meta
+    what = f"{meta.plugin_namespace}::{meta.plugin_name} for {arch}"
+    note(f"# {what}; toolchain {toolchain.name}; {compiler.banner}; renderer {RENDERER_VERSION}\n")
+    compiled = work / "compile"
+    compiled.mkdir()
+    library = compile_plugin(
+        Units(kernel=translation_unit(bundle), table=render_table(meta)),
+        toolchain=toolchain,
+        compiler=compiler,
+        arch=arch,
+        extra_flags=meta.compile_flags,
+        workdir=compiled,
+        mode=mode,
+        log=note,
+    )
+    checks = audit(library, meta=meta, arch=arch, toolchain=toolchain, compiler=compiler, mode=mode)
+    for check in checks:
+        note(f"# audit {check.name}: {'ok' if check.ok else 'FAILED'}: {check.found}\n")
+    raise_on_failure(checks, what)
+    library.replace(built / PLUGIN)
+    manifest = make_manifest(
+        arch=arch,
+        so_digest=digest_file(built / PLUGIN),
+        meta=meta,
+        bundle_digest=bundle_digest(bundle),
+        toolchain=toolchain.name,
+        tools={
+            "compiler": compiler.banner,
+            "flags": " ".join((*flags, *LINK_FLAGS)),
+            "renderer": RENDERER_VERSION,
+            "audit": AUDIT_VERSION,
+        },
+        checks=checks,
+    )
+    if manifest.meta_digest not in (built / PLUGIN).read_bytes().decode("latin-1"):
+        msg = f"the library of {what} does not carry its meta's digest"
+        raise ToolkitError(msg, hint="Report this with the build log.")
+    write_plugin_manifest(built / MANIFEST, manifest)
+    (built / LOG).write_text("".join(lines), encoding="utf-8")
+    return manifest
+
+
+def _key(bundle: KernelBundle, arch: ArchSpec, toolchain: Toolchain, compiler: Compiler, flags: list[str]) -> str:
+    """Give the cache key: every input of the build and of the audit."""
+    ours = b"".join(path.read_bytes() for path in (TEMPLATE_DIR / "cpu_plugin.cpp.j2", include_dir() / "ytk_kernel.h"))
+    return cache_key(
+        {
+            "bundle": bundle_digest(bundle),
+            "arch": str(arch),
+            "toolchain": msgspec.to_builtins(toolchain),
+            "compiler": msgspec.to_builtins(compiler),
+            "flags": [*flags, *TABLE_FLAGS, *LINK_FLAGS],
+            "renderer": [RENDERER_VERSION, AUDIT_VERSION, digest_bytes(ours)],
+        }
+    )
+
+
+def _deliver(source: Path, out_dir: Path) -> None:
+    """Copy the results; the manifest last, so that whoever sees it sees the library."""
+    out_dir.mkdir(parents=True, exist_ok=True)
+    for name in sorted(FILES, key=lambda file: file == MANIFEST):
+        with atomic_write(out_dir / name) as stream:
+            stream.write((source / name).read_bytes())
+
+
+def _discard(_text: str) -> None:
+    """Drop log text: the caller wants none."""

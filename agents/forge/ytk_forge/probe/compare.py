@@ -1,0 +1,74 @@
+"""A library's table against the plugin_meta that it was rendered from."""
+
+from __future__ import annotations
+
+from ytk_core.dtypes import ONNX_NUMBER
+from ytk_core.formats.plugin_manifest import CheckResult
+from ytk_core.formats.plugin_meta import FORMAT_NUMBER, PluginMeta, TensorType
+from ytk_core.formats.plugin_meta_checks import meta_digest
+
+from ytk_forge.probe import ctypes_abi
+from ytk_forge.probe.run import Answer
+from ytk_forge.render import ATTRIBUTE_NUMBER
+
+TABLE_CHECKS = ("abi", "name", "arity", "variants", "attributes", "functions", "meta_digest", "shape")
+_FIX = "Build the library again from its bundle; if it stays so, report it with the build log."
+
+
+def compare_table(answer: Answer, meta: PluginMeta) -> list[CheckResult]:
+    """Compare everything a host reads from the table, and the shape function's answers, with the meta."""
+    table = answer.table
+    assert table is not None
+    variants = [(v.id, _types(v.inputs), _types(v.outputs)) for v in meta.variants]
+    found_variants = [(v.id, v.inputs, v.outputs) for v in table.variants]
+    attributes = [(a.name, ATTRIBUTE_NUMBER[a.type], int(a.required)) for a in meta.attributes]
+    workspace = meta.launcher.workspace is not None or meta.launcher.fixed_workspace_bytes > 0
+    pairs = {
+        "abi": (f"ABI {table.abi_version}", f"ABI {ctypes_abi.ABI_VERSION}"),
+        "name": (
+            _identity(table.namespace, table.name, table.version),
+            _identity(meta.plugin_namespace, meta.plugin_name, meta.plugin_version),
+        ),
+        "arity": (
+            f"{table.inputs} inputs, {table.outputs} outputs",
+            f"{len(meta.inputs)} inputs, {len(meta.outputs)} outputs",
+        ),
+        "variants": (str(found_variants), str(variants)),
+        "attributes": (str(table.attributes), str(attributes)),
+        "functions": (
+            _functions(launch=table.launch, shape=table.shape, workspace=table.workspace),
+            _functions(launch=True, shape=True, workspace=workspace),
+        ),
+        "meta_digest": (str(table.meta_digest), meta_digest(meta)),
+    }
+    results = [
+        CheckResult(name=name, ok=found == wanted, found=found, wanted=wanted, fix="" if found == wanted else _FIX)
+        for name, (found, wanted) in pairs.items()
+    ]
+    return [*results, _shape_check(answer)]
+
+
+def _types(types: list[TensorType]) -> list[tuple[int, int]]:
+    return [(ONNX_NUMBER[t.dtype], FORMAT_NUMBER[t.format]) for t in types]
+
+
+def _identity(namespace: str | None, name: str | None, version: str | None) -> str:
+    return f"{namespace}::{name} version {version}"
+
+
+def _functions(*, launch: bool, shape: bool, workspace: bool) -> str:
+    names = [name for name, there in (("launch", launch), ("shape", shape), ("workspace", workspace)) if there]
+    return ", ".join(names)
+
+
+def _shape_check(answer: Answer) -> CheckResult:
+    """Compare the compiled shape function with the meta's expressions, case by case."""
+    wanted = "the outputs of plugin_meta's shape expressions"
+    if len(answer.shapes) != len(answer.cases):
+        found = f"{len(answer.shapes)} answers to {len(answer.cases)} calls"
+        return CheckResult(name="shape", ok=False, found=found, wanted=wanted, fix=_FIX)
+    for case, (status, dims) in zip(answer.cases, answer.shapes, strict=True):
+        if (case.want is None) != (status != 0) or (case.want is not None and dims != case.want):
+            found = f"inputs {case.inputs}: status {status}, outputs {dims}"
+            return CheckResult(name="shape", ok=False, found=found, wanted=f"outputs {case.want}", fix=_FIX)
+    return CheckResult(name="shape", ok=True, found=wanted, wanted=wanted)
