@@ -30,15 +30,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import grpc
 import msgspec
 import tenacity
-from ytk_proto.v1 import artifacts_pb2_grpc, fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
-
-from ytk_client.config import Settings
 from ytk_core import convert
 from ytk_core.channels import sync_channel
 from ytk_core.errors import BoardError, RemoteError, UserError, YtkError
 from ytk_core.jobs import JobSpec, JobState, NamedBlob
 from ytk_core.rpc_errors import RETRYABLE, from_rpc_error
 from ytk_core.workers import JobView, PeerVersion, WorkerView
+from ytk_proto.v1 import artifacts_pb2_grpc, fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
+
+from ytk_client.config import Settings
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -203,9 +203,7 @@ class Client:
             version=convert.peer_version_to_pb(PeerVersion(software=importlib.metadata.version("yasp-toolkit"))),
         )
         answer = self._call(self._jobs.SubmitJob, request, deadline_s=_SUBMIT_DEADLINE_S)
-        return Submitted(
-            job=convert.job_from_pb(answer.job), submission_id=answer.submission_id, joined=answer.joined
-        )
+        return Submitted(job=convert.job_from_pb(answer.job), submission_id=answer.submission_id, joined=answer.joined)
 
     def job(self, job_id: str) -> JobView:
         """Give one job.
@@ -232,9 +230,7 @@ class Client:
         request = jobs_pb2.CancelJobRequest(id=job_id, submission_id=submission_id)
         return convert.job_from_pb(self._call(self._jobs.CancelJob, request).job)
 
-    def download(
-        self, blob: NamedBlob, dest: Path, *, on_bytes: Callable[[int, int], None] | None = None
-    ) -> None:
+    def download(self, blob: NamedBlob, dest: Path, *, on_bytes: Callable[[int, int], None] | None = None) -> None:
         """Fetch a blob to ``dest``: verified, and renamed into place only when whole."""
         from ytk_core.artifacts import SyncArtifactClient
 
@@ -346,9 +342,7 @@ class Client:
 
     # ---- the pieces ----------------------------------------------------------------------------------------------------
 
-    def _upload(
-        self, files: Mapping[str, Path], on_upload: Callable[[int, int], None] | None
-    ) -> Sequence[NamedBlob]:
+    def _upload(self, files: Mapping[str, Path], on_upload: Callable[[int, int], None] | None) -> Sequence[NamedBlob]:
         from ytk_core.artifacts import SyncArtifactClient
 
         client = SyncArtifactClient(self._channel)

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-
 from ytk_core.errors import BoardError, UserError
 
 CONTROLLER = "controller"
@@ -166,7 +165,7 @@ def load_settings(
     home = home_directory(env)
     own_text = env.get("YTK_CONFIG") or ""
     own_path = Path(own_text).expanduser() if own_text else Path.home() / ".config/yasp-toolkit/config.toml"
-    own = read_settings_file(own_path) if own_text or own_path.is_file() else FileSettings()
+    own = read_settings_file(own_path) if own_path.exists() else FileSettings()
     up_path = client_file(Path(home.value or "."))
     started = read_settings_file(up_path) if up_path.is_file() else FileSettings()
 

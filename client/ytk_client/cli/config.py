@@ -21,6 +21,8 @@ def show_config(controller: str | None, api_key_file: str | None, output: str) -
 
     rows = load_settings(controller=controller, api_key_file=api_key_file).rows()
     if output == JSON:
-        print_json([{"name": row.name, "value": row.shown if row.value else None, "source": row.source} for row in rows])
+        print_json(
+            [{"name": row.name, "value": row.shown if row.value else None, "source": row.source} for row in rows]
+        )
         return
     print_table(("SETTING", "VALUE", "SOURCE"), [(row.name, row.shown, row.source) for row in rows])

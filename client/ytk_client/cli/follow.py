@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import click
-
-from ytk_client.cli.output import console, note
-from ytk_client.detached import Detached
 from ytk_core.errors import FailureClass, RemoteError, ToolkitError
 from ytk_core.jobs import JobState
 
+from ytk_client.cli.output import console, note
+from ytk_client.detached import Detached
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from rich.progress import Progress
-
-    from ytk_client.api import Client, Submitted
     from ytk_core.jobs import JobSpec, NamedBlob
     from ytk_core.workers import JobView
+
+    from ytk_client.api import Client, Submitted
 
 
 class FollowOptions(NamedTuple):
@@ -48,7 +47,7 @@ class _Bar:
         self._progress: Progress | None = None
         self._task: Any = None
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> Self:
         if sys.stderr.isatty():
             from rich.progress import (
                 BarColumn,

@@ -7,16 +7,17 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import click
+from ytk_core.errors import ToolkitError
+from ytk_core.jobs import JobState
 
 from ytk_client.cli.connection import connection_options, open_client
 from ytk_client.cli.output import JSON, format_option, note, print_fields, print_json, print_table
 from ytk_client.cli.workers import ago
-from ytk_core.errors import ToolkitError
-from ytk_core.jobs import JobState
 
 if TYPE_CHECKING:
-    from ytk_client.api import Client
     from ytk_core.workers import JobView
+
+    from ytk_client.api import Client
 
 
 @click.command()
@@ -100,7 +101,7 @@ def show_job(job: str, output: str, controller: str | None, api_key_file: str | 
         ("inputs", "\n".join(f"{blob.name}  {blob.size_bytes} bytes  {blob.digest}" for blob in spec.inputs)),
     ]
     if view.result is not None:
-        outputs = (f"{blob.name}  {blob.size_bytes} bytes  {blob.digest}" for blob in view.result.outputs)
+        outputs = [f"{blob.name}  {blob.size_bytes} bytes  {blob.digest}" for blob in view.result.outputs]
         fields += [("outputs", "\n".join(outputs)), ("summary", json.dumps(view.result.summary, indent=2))]
     if view.failure is not None:
         fields += [
@@ -138,9 +139,7 @@ def job_logs(job: str, follow: bool, offset: int, controller: str | None, api_ke
 )
 @click.option("-q", "--quiet", is_flag=True, help="Do not print the job's log.")
 @connection_options
-def attach_job(
-    job: str, directory: Path | None, quiet: bool, controller: str | None, api_key_file: str | None
-) -> None:
+def attach_job(job: str, directory: Path | None, quiet: bool, controller: str | None, api_key_file: str | None) -> None:
     """Follow a job to its end, and download what it gave.
 
     Ctrl-C detaches again. The exit code is that of the command that submitted it: 0 only if the job succeeded.

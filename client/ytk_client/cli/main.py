@@ -7,10 +7,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import click
+from ytk_core.errors import BoardError, ExitCode, NotAvailableError, ToolkitError, UserError, YtkError
 
 from ytk_client.cli.lazy import Invocation, LazyGroup
 from ytk_client.detached import Detached
-from ytk_core.errors import BoardError, ExitCode, ToolkitError, UserError, YtkError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +64,24 @@ def _from_os_error(error: OSError) -> YtkError:
     return UserError(text, code="file_error", hint="Check the path and its permissions.")
 
 
+# Modules that extras install and commands import; anything else that is missing is a broken installation.
+_EXTRA_OF_MODULE = {"torch": "torch", "onnxscript": "torch", "openvino": "kronos"}
+
+
+def _from_missing_module(error: ModuleNotFoundError) -> YtkError:
+    module = (error.name or "").partition(".")[0]
+    extra = _EXTRA_OF_MODULE.get(module)
+    if extra is None:
+        return ToolkitError(
+            str(error), hint="The installation is incomplete: pip install --force-reinstall yasp-toolkit"
+        )
+    return NotAvailableError(
+        f"this command needs {module}, which is not installed",
+        code="missing_dependency",
+        hint=f"{sys.executable} -m pip install 'yasp-toolkit[{extra}]'",
+    )
+
+
 def _report(error: YtkError) -> int:
     _say(f"error[{error.code}]: {error.message}", "red")
     if error.hint:
@@ -105,6 +123,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         _traceback_if_asked()
         return _report(_from_os_error(error))
+    except ModuleNotFoundError as error:
+        _traceback_if_asked()
+        return _report(_from_missing_module(error))
     except Exception as error:  # noqa: BLE001 - the last resort: no traceback reaches a user who did not ask for one
         _traceback_if_asked()
         text = f"{type(error).__name__}: {error}"

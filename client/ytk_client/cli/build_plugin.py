@@ -1,0 +1,97 @@
+"""``ytk embedded build-plugin``."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import click
+
+from ytk_client.cli.connection import connection_options, open_client
+from ytk_client.cli.follow import FollowOptions, download, follow_options, output_blob, run_job
+from ytk_client.cli.output import JSON, format_option, note, print_json, print_table
+from ytk_client.outputs import check_outputs
+
+
+@click.command()
+@click.option("-a", "--arch", required=True, metavar="ARCH_SPEC", help="Target, from `ytk embedded workers`.")
+@click.option(
+    "--plugin-name", required=True, help="Name that the plugin registers: that of the placeholder in the ONNX."
+)
+@click.option("--plugin-namespace", help="Namespace, where it is not the one in the source.")
+@click.option(
+    "-s",
+    "--source",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Kernel bundle, from `ytk kernelgen compile`; it is not changed.",
+)
+@click.option(
+    "-o",
+    "--output-file",
+    "so_path",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The .so to write; its manifest goes beside it.",
+)
+@click.option("--no-cache", is_flag=True, help="Build anew even if this build was done before.")
+@format_option("--format")
+@follow_options
+@connection_options
+def build_plugin(
+    arch: str,
+    plugin_name: str,
+    plugin_namespace: str | None,
+    source: Path,
+    so_path: Path,
+    no_cache: bool,
+    output: str,
+    detach: bool,
+    quiet: bool,
+    controller: str | None,
+    api_key_file: str | None,
+) -> None:
+    """Compile a generated kernel into a plugin for an arch spec.
+
+    Writes the .so and <so>.manifest.json, and prints the option to paste into `ytk embedded compile`.
+    """
+    from ytk_core.formats.plugin_manifest import read_plugin_manifest
+    from ytk_core.jobs import JobKind, JobSpec
+
+    from ytk_client.plugins import manifest_path, prepare_source
+
+    text = prepare_source(source, arch, name=plugin_name, namespace=plugin_namespace)
+    manifest_file = manifest_path(so_path)
+    check_outputs(so_path, manifest_file)
+    spec = JobSpec(kind=JobKind.PLUGIN_BUILD, arch_spec=arch, wall_limit_s=900.0, no_cache=no_cache)
+    with tempfile.TemporaryDirectory(prefix="ytk-build-plugin-") as directory:
+        copy = Path(directory) / source.name
+        copy.write_text(text, encoding="utf-8")
+        with open_client(controller, api_key_file) as client:
+            job = run_job(client, spec, {"source": copy}, FollowOptions(detach, quiet))
+            if job is None:
+                return
+            # The manifest first: a .so that is there has one.
+            download(client, output_blob(job, "manifest.json"), manifest_file)
+            download(client, output_blob(job, "plugin.so"), so_path)
+    manifest = read_plugin_manifest(manifest_file)
+    option = f"--custom-plugin {so_path}"
+    if output == JSON:
+        print_json(
+            {
+                "plugin": str(so_path),
+                "manifest": str(manifest_file),
+                "custom_plugin": option,
+                "job": job.id,
+                "from_cache": job.from_cache,
+                "checks": manifest.checks,
+            }
+        )
+        return
+    print_table(
+        ("CHECK", "RESULT", "FOUND", "WANTED"),
+        [(check.name, "ok" if check.ok else "FAILED", check.found, check.wanted) for check in manifest.checks],
+        title=f"{manifest.meta.plugin_namespace}::{manifest.meta.plugin_name} for {manifest.arch_spec}",
+    )
+    note("add this to `ytk embedded compile`:")
+    click.echo(option)

@@ -1,0 +1,1 @@
+"""``ytk up``: the whole stack as child processes of one supervisor on one machine."""
