@@ -1,0 +1,485 @@
+"""Run a task function in a child process: the parent side, with and without a job around it.
+
+A task function has the form ``def f(task: dict[str, Any], workdir: Path) -> dict[str, Any]``: JSON in, JSON out, files by
+paths below ``workdir``. The parent never imports its module.
+
+Who is to blame when a child ends badly: for a trusted task a kill from outside is the board's and everything else a
+bug of ours; for a sandboxed task, whose code nobody vouches for, it is ``blame`` (the candidate's by default), also
+where the child *says* that the board failed: else any kernel could have itself retried on every board.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from ytk_core import sandbox as sandboxes
+from ytk_core.agent import processes
+from ytk_core.agent.child import ERROR_FILE, EXIT_DISK_FULL, RESULT_FILE, TASK_FILE
+from ytk_core.errors import BoardError, CandidateError, FailureClass, ToolkitError, UserError, YtkError
+from ytk_core.jobs import Failure
+
+CHILD_NICE = 5
+PROGRESS_MARK = b"\x1e"
+"""Begins a line of the child's output that is progress (JSON) and no log text."""
+
+_CHUNK_BYTES = 64 * 1024
+_MAX_RESULT_BYTES = 64 * 1024 * 1024
+_MAX_LINE_BYTES = 64 * 1024
+_TAIL_BYTES = 2000
+_WATCH_EVERY_S = 0.2
+_PIPE_GRACE_S = 2.0
+
+# What code may do to itself whatever class the child's runner gave it.
+_BLAMED_CODES = frozenset({"left_processes", "file_limit"})
+
+EndedBy = Literal["itself", "wall_limit", "memory_limit", "process_limit", "disk_limit"]
+LogSink = Callable[[bytes], None]
+ProgressSink = Callable[[float, str], None]
+
+ERROR_OF_CLASS: dict[FailureClass, type[YtkError]] = {
+    FailureClass.YOURS: UserError,
+    FailureClass.CANDIDATES: CandidateError,
+    FailureClass.BOARDS: BoardError,
+    FailureClass.OURS: ToolkitError,
+}
+
+
+class TaskCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A child ready to be started.
+
+    Attributes:
+        argv: The command, sandbox included.
+        env: Its environment.
+        workdir: Where task, result and error files are.
+        token: Marks every process of the task.
+        policy: Limits to watch; None for a trusted task.
+        blame: Class of a failure that the child's own code caused.
+        sandboxed: Whether a sandbox is really around it.
+        note: For the job's log; empty where there is nothing to say.
+    """
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    workdir: Path
+    token: str
+    policy: sandboxes.SandboxPolicy | None
+    blame: FailureClass
+    sandboxed: bool
+    note: str
+
+
+class TaskExit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a child ended; ``tail`` is the end of its output."""
+
+    returncode: int
+    ended_by: EndedBy
+    tail: str
+
+
+def report_progress(fraction: float, note: str = "") -> None:
+    """Tell the job's watchers how far the task is. Called in the child."""
+    line = PROGRESS_MARK + msgspec.json.encode([min(max(float(fraction), 0.0), 1.0), note]) + b"\n"
+    sys.stdout.flush()
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+
+
+def error_of(failure: Failure) -> YtkError:
+    """Give the exception that a failure stands for, of the class that handlers catch."""
+    return ERROR_OF_CLASS[failure.failure_class](failure.message, code=failure.code, hint=failure.hint)
+
+
+def prepare_task(
+    ref: str,
+    task: Mapping[str, Any],
+    workdir: Path,
+    *,
+    sandbox: sandboxes.SandboxPolicy | None,
+    mode: sandboxes.SandboxMode,
+    env: Mapping[str, str] | None = None,
+    blame: FailureClass | None = None,
+) -> TaskCommand:
+    """Write ``task.json`` and give the command. Blocks on the disk: call it off the event loop.
+
+    Raises:
+        BoardError: Code ``no_sandbox``.
+        UserError: Code ``sandbox_path``.
+    """
+    workdir = workdir.resolve()
+    for name in (RESULT_FILE, ERROR_FILE):
+        (workdir / name).unlink(missing_ok=True)
+    (workdir / TASK_FILE).write_bytes(msgspec.json.encode(dict(task), enc_hook=_path_as_text))
+    token = uuid.uuid4().hex
+    marked = {**(env or {}), processes.TOKEN_VARIABLE: token}
+    child = [sys.executable, "-P", "-m", "ytk_core.agent.child", ref, str(workdir)]
+    if sandbox is None:
+        (workdir / "tmp").mkdir(exist_ok=True)
+        marked = {"HOME": str(Path.home()), "TMPDIR": str(workdir / "tmp"), **marked}
+        child += ["--parent", str(os.getpid()), "--nice", str(CHILD_NICE)]
+        return TaskCommand(
+            argv=tuple(child),
+            env=sandboxes.clean_env(marked),
+            workdir=workdir,
+            token=token,
+            policy=None,
+            blame=blame or FailureClass.OURS,
+            sandboxed=False,
+            note="",
+        )
+    inputs = (workdir / "in",) if (workdir / "in").is_dir() else ()
+    policy = msgspec.structs.replace(
+        sandbox, read_write=(workdir, *sandbox.read_write), read_only=(*inputs, *sandbox.read_only)
+    )
+    status = sandboxes.require(mode)
+    sandboxed = status.kind == "bubblewrap"
+    if not sandboxed:
+        child += ["--parent", str(os.getpid())]
+    return TaskCommand(
+        argv=tuple(sandboxes.wrap(child, policy, mode, env=marked, cwd=workdir, nice=CHILD_NICE)),
+        env=sandboxes.clean_env(marked),
+        workdir=workdir,
+        token=token,
+        policy=policy,
+        blame=blame or FailureClass.CANDIDATES,
+        sandboxed=sandboxed,
+        note="" if sandboxed else f"warning: untrusted code runs without a sandbox ({status.reason})",
+    )
+
+
+async def run_command(
+    command: TaskCommand, log: LogSink, progress: ProgressSink, wall_limit_s: float | None = None
+) -> TaskExit:
+    """Run the child to its end. Nothing of it lives when this returns or raises, whatever it forked.
+
+    Cancelling kills it at once.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command.argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=command.env,
+        cwd=command.workdir,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    splitter = _OutputSplitter(log, progress)
+    pump = asyncio.create_task(_pump(process.stdout, splitter), name="task-output")
+    watch = asyncio.create_task(_watch(process.pid, command.policy), name="task-limits")
+    waiter = asyncio.create_task(process.wait(), name="task-exit")
+    ended_by: EndedBy = "itself"
+    try:
+        done, _ = await asyncio.wait({waiter, watch}, timeout=wall_limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if waiter not in done:
+            ended_by = watch.result() if watch in done else "wall_limit"
+    finally:
+        watch.cancel()
+        processes.kill_group(process.pid)  # before the first await: a cancellation may come again
+        # Shielded: a second cancellation must not leave a child behind.
+        await asyncio.shield(_end(waiter, command.token))
+        await asyncio.wait({pump, watch}, timeout=_PIPE_GRACE_S)
+        pump.cancel()
+        splitter.close()
+    return TaskExit(returncode=await waiter, ended_by=ended_by, tail=splitter.tail)
+
+
+def collect(command: TaskCommand, ended: TaskExit) -> dict[str, Any]:
+    """Give the task's result. Reads files that untrusted code wrote: no links, no devices, bounded.
+
+    Raises:
+        YtkError: Of the class that has to act; codes ``wall_limit``, ``memory_limit``, ``process_limit``,
+            ``disk_limit``, ``cpu_limit``, ``child_killed``, ``child_crashed``, ``no_result``, ``bad_result``,
+            ``sandbox_failed``, or the task's own.
+    """
+    blame = ERROR_OF_CLASS[command.blame]
+    if ended.ended_by != "itself":
+        raise _limit_error(command, ended)
+    text = f"; its last output: {ended.tail}" if ended.tail else ""
+    error = _read(command.workdir / ERROR_FILE, blame)
+    if error is not None:
+        raise _task_error(error, command)
+    number = _signal_of(command, ended.returncode)
+    if number == signal.SIGXCPU:
+        raise blame("the task used up its processor seconds", code="cpu_limit")
+    if number == signal.SIGKILL:
+        cls = blame if command.policy is not None else BoardError
+        raise cls(
+            f"the task was killed (SIGKILL), probably by the kernel for lack of memory{text}",
+            code="child_killed",
+            hint="Look at the worker's memory (dmesg), or use a worker with more.",
+        )
+    if number is not None:
+        raise blame(f"the task crashed with {number.name}{text}", code="child_crashed")
+    if command.sandboxed and ended.returncode == 1 and ended.tail.startswith("bwrap: "):
+        raise BoardError(f"the sandbox did not start: {ended.tail}", code="sandbox_failed")
+    if ended.returncode == EXIT_DISK_FULL and command.policy is None:
+        raise BoardError(f"the worker's disk is full{text}", code="disk_full", hint="Free space on the worker.")
+    result = _read(command.workdir / RESULT_FILE, blame) if ended.returncode == 0 else None
+    if result is None:
+        raise blame(f"the task exited with {ended.returncode} and left no result{text}", code="no_result")
+    try:
+        return msgspec.json.decode(result, type=dict[str, Any])
+    except msgspec.DecodeError as err:
+        raise blame(f"the task's result is not a JSON object: {err}", code="bad_result") from err
+
+
+async def run_task(
+    ref: str,
+    task: Mapping[str, Any],
+    workdir: Path,
+    *,
+    sandbox: sandboxes.SandboxPolicy | None,
+    mode: sandboxes.SandboxMode,
+    log: LogSink,
+    progress: ProgressSink,
+    wall_limit_s: float | None = None,
+    env: Mapping[str, str] | None = None,
+    blame: FailureClass | None = None,
+) -> dict[str, Any]:
+    """Run a task function in a child and give its result.
+
+    Raises:
+        YtkError: As :func:`prepare_task` and :func:`collect` do.
+    """
+    command = await asyncio.to_thread(
+        prepare_task, ref, task, workdir, sandbox=sandbox, mode=mode, env=env, blame=blame
+    )
+    if command.note:
+        log(f"{command.note}\n".encode())
+    ended = await run_command(command, log, progress, wall_limit_s)
+    return await asyncio.to_thread(collect, command, ended)
+
+
+def run_task_locally(
+    ref: str,
+    task: Mapping[str, Any],
+    workdir: Path,
+    sandbox: sandboxes.SandboxPolicy | None = None,
+    wall_limit_s: float | None = None,
+    env: Mapping[str, str] | None = None,
+    mode: sandboxes.SandboxMode = "optional",
+    log: Callable[[str], None] | None = None,
+    blame: FailureClass | None = None,
+) -> dict[str, Any]:
+    """Run a task function in the same child that an agent uses, without controller or network.
+
+    Args:
+        ref: ``module:function``.
+        task: JSON object for the function.
+        workdir: Existing directory for files in and out.
+        sandbox: None runs it as trusted.
+        wall_limit_s: The child is killed after this long.
+        env: More environment variables.
+        mode: ``optional`` runs without a sandbox where none works.
+        log: Takes the child's output as text; standard error by default.
+        blame: Class of a failure that the child's own code caused.
+
+    Raises:
+        YtkError: As :func:`collect`.
+    """
+    sink = log or sys.stderr.write
+    decoder = _incremental_text(sink)
+    work = run_task(
+        ref,
+        task,
+        workdir,
+        sandbox=sandbox,
+        mode=mode,
+        log=decoder,
+        progress=lambda _fraction, _note: None,
+        wall_limit_s=wall_limit_s,
+        env=env,
+        blame=blame,
+    )
+    return _run_blocking(work)
+
+
+def _run_blocking(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """Run a coroutine to its end, also where the caller is inside a running loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    outcome: list[dict[str, Any] | BaseException] = []
+
+    def body() -> None:
+        try:
+            outcome.append(asyncio.run(work))
+        except BaseException as err:  # noqa: BLE001  (handed to the caller's thread)
+            outcome.append(err)
+
+    # A thread that lives as long as the child: the child dies with the *thread* that started it.
+    thread = threading.Thread(target=body, name="run-task-locally")
+    thread.start()
+    thread.join()
+    (first,) = outcome
+    if isinstance(first, BaseException):
+        raise first
+    return first
+
+
+def _incremental_text(sink: Callable[[str], Any]) -> LogSink:
+    import codecs
+
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def write(chunk: bytes) -> None:
+        sink(decoder.decode(chunk))
+
+    return write
+
+
+class _OutputSplitter:
+    """Separates progress lines from log text and keeps the log's end."""
+
+    def __init__(self, log: LogSink, progress: ProgressSink) -> None:
+        self._log = log
+        self._progress = progress
+        self._partial = b""
+        self._tail = b""
+
+    @property
+    def tail(self) -> str:
+        return self._tail.decode(errors="replace").strip()
+
+    def feed(self, chunk: bytes) -> None:
+        *lines, self._partial = (self._partial + chunk).split(b"\n")
+        text = b""
+        for line in lines:
+            if line.startswith(PROGRESS_MARK):
+                self._report(line[len(PROGRESS_MARK) :])
+            else:
+                text += line + b"\n"
+        if len(self._partial) > _MAX_LINE_BYTES or (self._partial and not self._partial.startswith(PROGRESS_MARK)):
+            # Half a line of text is shown at once (a progress bar); only a progress line has to be whole.
+            text, self._partial = text + self._partial, b""
+        self._emit(text)
+
+    def close(self) -> None:
+        self._emit(self._partial)
+        self._partial = b""
+
+    def _emit(self, text: bytes) -> None:
+        if text:
+            self._tail = (self._tail + text)[-_TAIL_BYTES:]
+            self._log(text)
+
+    def _report(self, line: bytes) -> None:
+        try:
+            fraction, note = msgspec.json.decode(line, type=tuple[float, str])
+        except msgspec.MsgspecError:
+            return  # not ours: a child may print anything
+        self._progress(min(max(fraction, 0.0), 1.0), note[:200])
+
+
+async def _pump(stream: asyncio.StreamReader, splitter: _OutputSplitter) -> None:
+    while chunk := await stream.read(_CHUNK_BYTES):
+        splitter.feed(chunk)
+
+
+async def _watch(pid: int, policy: sandboxes.SandboxPolicy | None) -> EndedBy:
+    """Return when the whole tree breaks a limit that the kernel's per-process limits cannot express."""
+    while True:
+        if policy is None:
+            await asyncio.Event().wait()
+            continue
+        await asyncio.sleep(_WATCH_EVERY_S)
+        broken = await asyncio.to_thread(_broken_limit, pid, policy)
+        if broken is not None:
+            return broken
+
+
+def _broken_limit(pid: int, policy: sandboxes.SandboxPolicy) -> EndedBy | None:
+    if policy.memory_bytes is not None or policy.processes is not None:
+        usage = processes.usage_of_tree(pid)
+        if policy.memory_bytes is not None and usage.memory_bytes > policy.memory_bytes:
+            return "memory_limit"
+        # The sandbox's own two processes are not the task's.
+        if policy.processes is not None and usage.processes > policy.processes + 2:
+            return "process_limit"
+    if policy.disk_bytes is not None and processes.disk_usage(policy.read_write) > policy.disk_bytes:
+        return "disk_limit"
+    return None
+
+
+async def _end(waiter: asyncio.Task[int], token: str) -> None:
+    await waiter
+    await asyncio.to_thread(processes.kill_all, lambda: processes.strays(token))
+
+
+def _limit_error(command: TaskCommand, ended: TaskExit) -> YtkError:
+    text = f"; its last output: {ended.tail}" if ended.tail else ""
+    if ended.ended_by == "wall_limit":
+        cls = UserError if command.policy is None else ERROR_OF_CLASS[command.blame]
+        return cls(f"the task ran over its wall limit and was killed{text}", code="wall_limit", hint="Allow more time.")
+    what = {"memory_limit": "memory", "process_limit": "processes", "disk_limit": "disk space"}[ended.ended_by]
+    return ERROR_OF_CLASS[command.blame](
+        f"the task used more {what} than its policy allows and was killed{text}", code=ended.ended_by
+    )
+
+
+def _task_error(payload: bytes, command: TaskCommand) -> YtkError:
+    try:
+        failure = msgspec.json.decode(payload, type=Failure)
+    except msgspec.MsgspecError as err:
+        return ERROR_OF_CLASS[command.blame](f"the task's error file is broken: {err}", code="bad_result")
+    untrusted = command.policy is not None
+    if untrusted and (failure.failure_class is FailureClass.BOARDS or failure.code in _BLAMED_CODES):
+        failure = msgspec.structs.replace(failure, failure_class=command.blame)
+    return error_of(failure)
+
+
+def _signal_of(command: TaskCommand, returncode: int) -> signal.Signals | None:
+    """Give the signal that ended the task; bubblewrap reports it as a shell does (128 + number)."""
+    number = -returncode if returncode < 0 else (returncode - 128 if command.sandboxed and returncode > 128 else 0)
+    try:
+        return signal.Signals(number)
+    except ValueError:
+        return None
+
+
+def _read(path: Path, blame: type[YtkError]) -> bytes | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as err:
+        raise blame(f"the task left {path.name} as no plain file: {err.strerror}", code="bad_result") from err
+    with os.fdopen(descriptor, "rb") as file:
+        info = os.fstat(file.fileno())
+        if not stat.S_ISREG(info.st_mode) or info.st_size > _MAX_RESULT_BYTES:
+            raise blame(f"the task left {path.name} as no plain file of sane size", code="bad_result")
+        return file.read(_MAX_RESULT_BYTES)
+
+
+def _path_as_text(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"{type(value).__name__} in a task")
+
+
+__all__: Sequence[str] = (
+    "ERROR_OF_CLASS",
+    "LogSink",
+    "ProgressSink",
+    "TaskCommand",
+    "TaskExit",
+    "collect",
+    "error_of",
+    "prepare_task",
+    "report_progress",
+    "run_command",
+    "run_task",
+    "run_task_locally",
+)
