@@ -1,0 +1,51 @@
+"""Capture the model as a graph with torch.export, once per export."""
+
+from __future__ import annotations
+
+import torch
+from ytk_core.errors import UserError
+
+from ytk_client.frontend import torch_adapter
+from ytk_client.frontend.load_model import LoadedModel, user_output_to_stderr
+from ytk_client.frontend.user_code import UserFrame, chain, first_line, user_frame
+
+_DATA_DEPENDENT_HINT = (
+    "An engine runs one fixed graph: replace the Python branch or size by a tensor expression (torch.where, masks, padding "
+    "to a fixed size), or take this part out of the model."
+)
+_CAPTURE_HINT = (
+    "torch.export must be able to trace forward(): no data pointers, no .numpy(), no control flow on values; wrap what cannot be traced in a "
+    "torch.library.custom_op with a fake implementation, then prepare carves it."
+)
+
+
+def capture(model: LoadedModel) -> torch.export.ExportedProgram:
+    """Give the exported program of a model at its example inputs; all shapes are static.
+
+    Raises:
+        UserError: ``capture_blocked``: torch.export cannot follow forward(). The message names the module and the line.
+            This is never an unsupported operator: the exporter has not been asked yet.
+    """
+    try:
+        with torch.no_grad(), torch_adapter.quiet(), user_output_to_stderr():
+            return torch.export.export(model.module, model.args, dict(model.kwargs), strict=False)
+    except Exception as err:  # torch.export raises nearly anything
+        raise _blocked(err, model) from err
+
+
+def _blocked(error: Exception, model: LoadedModel) -> UserError:
+    frame = user_frame(error, model.path, model.module)
+    place = _place(frame)
+    if any(torch_adapter.is_data_dependent(link) for link in chain(error)):
+        msg = f"capture blocked{place}: control flow or a shape depends on tensor values"
+        return UserError(msg, code="capture_blocked", hint=_DATA_DEPENDENT_HINT)
+    root = list(chain(error))[-1]
+    msg = f"capture blocked{place}: {type(root).__name__}: {first_line(str(root))}"
+    return UserError(msg, code="capture_blocked", hint=_CAPTURE_HINT)
+
+
+def _place(frame: UserFrame | None) -> str:
+    if frame is None:
+        return ""
+    module = f" in module {frame.module_path or '(top)'!r} ({frame.module_class})" if frame.module_class else ""
+    return f"{module} at {frame}"

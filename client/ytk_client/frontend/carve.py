@@ -1,0 +1,451 @@
+"""Take refused nodes out of a decomposed program and put one custom operator in the place of each region.
+
+The removed nodes live on as the operator's reference implementation, so the carved program still computes what the
+model computes, and the region can be exported on its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from ytk_core.dtypes import DType
+from ytk_core.errors import ToolkitError, UserError
+from ytk_core.formats.plugin_meta import Role
+
+from ytk_client.frontend import torch_adapter
+from ytk_client.frontend.refusals import Refusal
+
+MAX_PLUGIN_RANK = 8
+"""``YTK_MAX_RANK`` of the kernel ABI."""
+
+_TORCH_NAMESPACE = "ytk_region"
+_CARRIABLE = {getattr(torch, str(dtype)): dtype for dtype in DType}
+_serial = itertools.count()
+
+CanVary = Callable[[torch.fx.GraphModule, Sequence[Sequence[tuple[int, ...]]], Sequence[torch.dtype]], bool]
+
+
+@dataclass(frozen=True)
+class Port:
+    """One tensor that enters or leaves a region; ``shape`` holds -1 where the extent depends on the data."""
+
+    value: str
+    dtype: DType
+    shape: tuple[int, ...]
+    role: Role = Role.ACTIVATION
+    qualified_name: str = ""
+    """Of a parameter, buffer or constant: its name in the model's state."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place where a region occurs; ``node`` is the custom operator's FX node there."""
+
+    node: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    module_path: str
+    module_class: str
+    stack_trace: str
+
+
+@dataclass
+class CarvedRegion:
+    """One placeholder operator and everything that is known about what it replaces."""
+
+    name: str
+    namespace: str
+    op: Any
+    body: torch.fx.GraphModule
+    refusal: Refusal
+    aten_op: str
+    aten_ops: tuple[str, ...]
+    signature: str
+    """Operators, attributes, ranks, dtypes and roles: two sites with the same signature share the region."""
+    cannot_be_plugin: str | None
+    library: torch.library.Library
+    """Keeps the operator registered as long as the region lives."""
+    version: str = "1"
+    sites: list[Site] = field(default_factory=list)
+
+    @property
+    def placeholder(self) -> str:
+        """``<namespace>::<Name>`` as printed in the plugin table."""
+        return f"{self.namespace}::{self.name}"
+
+
+class Carver:
+    """Carves one decomposed program, in as many rounds as there are new refusals.
+
+    Args:
+        program: Changed in place.
+        namespace: ONNX domain of the placeholders.
+        is_builtin: Tells whether the target resolves an operator name itself: no derived name may be one of these.
+        can_vary: Tells whether one program of a region serves the given shapes (per site, per input); where it does
+            not, sites of other shapes get a region of their own.
+    """
+
+    def __init__(
+        self,
+        program: torch.export.ExportedProgram,
+        *,
+        namespace: str,
+        is_builtin: Callable[[str], bool],
+        can_vary: CanVary = lambda _body, _shapes, _dtypes: False,
+    ) -> None:
+        self._program = program
+        self._can_vary = can_vary
+        self.carved: dict[str, tuple[str, str]] = {}
+        """By the name of each removed node: the placeholder it became part of, and that site's FX node."""
+        self._namespace = namespace
+        self._is_builtin = is_builtin
+        self._regions: dict[str, CarvedRegion] = {}
+        self._lifted = torch_adapter.lifted_tensors(program)
+
+    @property
+    def regions(self) -> list[CarvedRegion]:
+        """The regions carved so far, in the order of their first site."""
+        return list(self._regions.values())
+
+    def carve(self, refusals: Sequence[Refusal]) -> None:
+        """Replace every refused node, with what must go with it, by a custom operator.
+
+        Raises:
+            UserError: ``not_carvable``: a region would have to cross the model's own inputs or outputs with a type
+                that no engine carries (complex numbers).
+        """
+        graph = self._program.graph_module.graph
+        nodes = {node.name: node for node in graph.nodes}
+        groups: list[tuple[set[torch.fx.Node], Refusal]] = []
+        for refusal in refusals:
+            grown = grow(nodes[refusal.node])
+            # Two refused nodes may need the same neighbour (both ends of a complex value): then they are one region.
+            overlapping = [group for group in groups if group[0] & grown]
+            first = overlapping[0][1] if overlapping else refusal
+            merged = convex_closure(grown.union(*(group[0] for group in overlapping)))
+            groups = [group for group in groups if group not in overlapping] + [(merged, first)]
+        order = {node: index for index, node in enumerate(graph.nodes)}
+        for region, refusal in sorted(groups, key=lambda group: min(order[node] for node in group[0])):
+            self._replace(sorted(region, key=order.__getitem__), nodes[refusal.node], refusal)
+        graph.lint()
+        self._program.graph_module.recompile()
+
+    def _replace(self, nodes: list[torch.fx.Node], head: torch.fx.Node, refusal: Refusal) -> None:
+        graph = self._program.graph_module.graph
+        inside = set(nodes)
+        inputs = list(dict.fromkeys(arg for node in nodes for arg in node.all_input_nodes if arg not in inside))
+        outputs = [node for node in nodes if any(user not in inside for user in node.users)]
+        if not outputs:  # dead code that was kept for its side effects: nothing for an engine to do
+            for node in reversed(nodes):
+                graph.erase_node(node)
+            return
+        region = self._region_for(nodes, inputs, outputs, head, refusal)
+        with graph.inserting_after(nodes[-1]):
+            call = graph.create_node(
+                "call_function", region.op, tuple(inputs), {}, name=f"{self._namespace}_{region.name}"
+            )
+        call.meta = {
+            key: head.meta[key] for key in ("nn_module_stack", "stack_trace", "source_fn_stack") if key in head.meta
+        }
+        results = self._results(call, outputs)
+        for old, new in zip(outputs, results, strict=True):
+            old.replace_all_uses_with(new, delete_user_cb=lambda user: user not in inside)
+            torch_adapter.replace_in_signature(self._program, old.name, new.name)
+        for node in reversed(nodes):
+            self.carved[node.name] = (region.placeholder, call.name)
+            graph.erase_node(node)
+        _restore_order(graph)
+        scopes = torch_adapter.module_scopes(head)
+        path, kind = scopes[-1] if scopes else ("", "")
+        region.sites.append(
+            Site(
+                node=call.name,
+                inputs=tuple(self._port(node) for node in inputs),
+                outputs=tuple(self._port(node) for node in results),
+                module_path=path,
+                module_class=kind,
+                stack_trace=str(head.meta.get("stack_trace") or ""),
+            )
+        )
+
+    @staticmethod
+    def _results(call: torch.fx.Node, outputs: list[torch.fx.Node]) -> list[torch.fx.Node]:
+        """Give the nodes that stand for the region's outputs: the call itself, or one getitem each."""
+        if len(outputs) == 1:
+            call.meta["val"] = outputs[0].meta["val"]
+            return [call]
+        call.meta["val"] = tuple(node.meta["val"] for node in outputs)
+        results = []
+        with call.graph.inserting_after(call):
+            for index in reversed(range(len(outputs))):
+                item = call.graph.call_function(operator.getitem, (call, index))
+                item.meta = dict(outputs[index].meta)
+                results.insert(0, item)
+        return results
+
+    def _port(self, node: torch.fx.Node) -> Port:
+        value = node.meta["val"]
+        shape = tuple(-1 if isinstance(dim, torch.SymInt) else int(dim) for dim in value.shape)
+        role, _, qualified = self._lifted.get(node.name, (Role.ACTIVATION, None, ""))
+        return Port(node.name, _CARRIABLE[value.dtype], shape, Role(role), qualified)
+
+    def _region_for(
+        self,
+        nodes: list[torch.fx.Node],
+        inputs: list[torch.fx.Node],
+        outputs: list[torch.fx.Node],
+        head: torch.fx.Node,
+        refusal: Refusal,
+    ) -> CarvedRegion:
+        ports = [self._port(node) for node in inputs]
+        signature = self._shared_signature(self._signature(nodes, inputs, outputs), ports)
+        if signature in self._regions:
+            return self._regions[signature]
+        body = extract_body(self._program.graph_module, nodes, inputs, outputs)
+        name = self._free_name(derived_name(head))
+        op, library = _define(name, body, len(inputs), len(outputs))
+        region = CarvedRegion(
+            name=name,
+            namespace=self._namespace,
+            op=op,
+            body=body,
+            refusal=refusal,
+            aten_op=_op_name(head),
+            aten_ops=tuple(_op_name(node) for node in nodes if node.target is not operator.getitem),
+            signature=signature,
+            cannot_be_plugin=_why_no_plugin(nodes, inputs, outputs),
+            library=library,
+        )
+        self._regions[signature] = region
+        return region
+
+    def _signature(self, nodes: list[torch.fx.Node], inputs: list[torch.fx.Node], outputs: list[torch.fx.Node]) -> str:
+        refs = {node: f"in{index}" for index, node in enumerate(inputs)}
+        refs.update({node: f"n{index}" for index, node in enumerate(nodes)})
+
+        def text(node: torch.fx.Node) -> str:
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: _Ref(refs[arg]))
+            return f"{node.target}{args}{dict(kwargs)}"
+
+        ports = [self._port(node) for node in (*inputs, *outputs)]
+        heads = [f"{port.dtype}/{len(port.shape)}/{port.role}" for port in ports]
+        return "; ".join([*heads, *(text(node) for node in nodes), *(refs[node] for node in outputs)])
+
+    def _shared_signature(self, signature: str, ports: list[Port]) -> str:
+        """Give the signature under which a site is filed: its own plus its shapes where no program serves all shapes."""
+        existing = self._regions.get(signature)
+        if existing is None:
+            return signature
+        shapes = [[port.shape for port in site.inputs] for site in existing.sites]
+        mine = [port.shape for port in ports]
+        dtypes = [getattr(torch, str(port.dtype)) for port in ports]
+        if mine in shapes or self._can_vary(existing.body, [*shapes, mine], dtypes):
+            return signature
+        return f"{signature}; shapes {mine}"
+
+    def _free_name(self, base: str) -> str:
+        taken = {region.name for region in self._regions.values()}
+        # The target's importer for its own operator would win over our plugin without a word.
+        base = f"{base}Region" if self._is_builtin(base) else base
+        return next(name for name in _numbered(base) if name not in taken and not self._is_builtin(name))
+
+
+class _Ref(str):
+    """A name that prints without quotes inside the repr of an argument list."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _numbered(base: str) -> Iterable[str]:
+    yield base
+    yield from (f"{base}_{index}" for index in itertools.count(1))
+
+
+def derived_name(node: torch.fx.Node) -> str:
+    """Derive a plugin name from the refused operator: ``aten.col2im.default`` gives ``Col2im``."""
+    words = re.split(r"[^A-Za-z0-9]+", _op_name(node).split("::")[-1])
+    name = "".join(word[:1].upper() + word[1:] for word in words if word)
+    return name if name[:1].isalpha() else f"Op{name}"
+
+
+def _op_name(node: torch.fx.Node) -> str:
+    """Give ``aten::col2im`` for an overload, the function's name for anything else."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):  # noqa: SLF001 - the class has no public name
+        return str(target.name()).split(".")[0]
+    return str(getattr(target, "__name__", target))
+
+
+def is_carriable(node: torch.fx.Node) -> bool:
+    """Tell whether a node's value is one tensor of a type that ONNX, engines and kernels carry."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype in _CARRIABLE
+
+
+def grow(seed: torch.fx.Node) -> set[torch.fx.Node]:
+    """Give the smallest region around a node whose boundary consists of carriable tensors.
+
+    Tuples, complex tensors, sizes and numbers cannot be inputs of an ONNX node of ours, so whatever makes or takes
+    them goes into the region too.
+
+    Raises:
+        UserError: ``not_carvable``: such a value is an input or output of the model itself.
+    """
+    region: set[torch.fx.Node] = set()
+    waiting = [seed]
+    while waiting:
+        node = waiting.pop()
+        if node in region:
+            continue
+        region.add(node)
+        waiting.extend(_absorbed(arg, node) for arg in node.all_input_nodes if not is_carriable(arg))
+        if not is_carriable(node) and node.op != "get_attr":
+            waiting.extend(_absorbed(user, node) for user in node.users)
+    return convex_closure(region)
+
+
+def _absorbed(node: torch.fx.Node, neighbour: torch.fx.Node) -> torch.fx.Node:
+    if node.op in {"call_function", "get_attr"}:
+        return node
+    where = "output" if node.op == "output" else "input"
+    culprit = neighbour if node.op == "output" else node
+    value = culprit.meta.get("val")
+    kind = str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__
+    msg = f"{_op_name(seed_of(neighbour))} cannot be carved: the model's {where} next to it is {kind}"
+    raise UserError(
+        msg,
+        code="not_carvable",
+        hint=f"Make it a real tensor inside the model (torch.view_as_real for complex {where}s).",
+    )
+
+
+def seed_of(node: torch.fx.Node) -> torch.fx.Node:
+    """Give the operator behind a getitem, else the node itself."""
+    return node.all_input_nodes[0] if node.target is operator.getitem else node
+
+
+def convex_closure(region: set[torch.fx.Node]) -> set[torch.fx.Node]:
+    """Add every node that lies on a path from the region back into it: otherwise the operator would feed itself."""
+    while True:
+        after = _reachable(region, lambda node: node.users)
+        before = _reachable(region, lambda node: node.all_input_nodes)
+        between = (after & before) - region
+        if not between:
+            return region
+        region = region | between
+
+
+def is_convex(region: set[torch.fx.Node]) -> bool:
+    """Tell whether no path leaves the region and comes back."""
+    return convex_closure(region) == region
+
+
+def _reachable(
+    start: set[torch.fx.Node], step: Callable[[torch.fx.Node], Iterable[torch.fx.Node]]
+) -> set[torch.fx.Node]:
+    found: set[torch.fx.Node] = set()
+    waiting = [following for node in start for following in step(node)]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(step(node))
+    return found
+
+
+def extract_body(
+    root: torch.fx.GraphModule,
+    nodes: Sequence[torch.fx.Node],
+    inputs: Sequence[torch.fx.Node],
+    outputs: Sequence[torch.fx.Node],
+) -> torch.fx.GraphModule:
+    """Copy a region's nodes into a graph module of its own: inputs ``in0..``, one tensor or a tuple of tensors out."""
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for index, node in enumerate(inputs):
+        copies[node] = graph.placeholder(f"in{index}")
+        copies[node].meta["val"] = node.meta["val"]
+    for node in nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    results = tuple(copies[node] for node in outputs)
+    graph.output(results[0] if len(results) == 1 else results)
+    return torch.fx.GraphModule(root, graph)
+
+
+def _define(name: str, body: torch.fx.GraphModule, inputs: int, outputs: int) -> tuple[Any, torch.library.Library]:
+    """Register the region as an operator of torch, with the body as implementation and as shape function."""
+    unique = f"{name}_{next(_serial)}"
+    returns = "Tensor" if outputs == 1 else "(" + ", ".join(["Tensor"] * outputs) + ")"
+    library = torch.library.Library(_TORCH_NAMESPACE, "FRAGMENT")
+    library.define(f"{unique}({', '.join(f'Tensor in{index}' for index in range(inputs))}) -> {returns}")
+
+    def run(*tensors: torch.Tensor) -> Any:
+        result = body(*tensors)
+        # An operator must not return one of its inputs, and a body made of views would.
+        return result.clone() if outputs == 1 else tuple(tensor.clone() for tensor in result)
+
+    library.impl(unique, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{_TORCH_NAMESPACE}::{unique}", run, lib=library)
+    return getattr(getattr(torch.ops, _TORCH_NAMESPACE), unique).default, library
+
+
+def _why_no_plugin(
+    nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node], outputs: Sequence[torch.fx.Node]
+) -> str | None:
+    """Give the reason why no kernel can be generated for a region, or None."""
+    if not inputs:
+        return "it has no tensor input, and a plugin needs one"
+    for node in outputs:
+        if any(torch_adapter.is_unbacked(dim) for dim in node.meta["val"].shape):
+            return f"data-dependent output: the shape of {_op_name(seed_of(node))}'s result is known only after it ran"
+    for node in (*inputs, *outputs):
+        rank = node.meta["val"].dim()
+        if rank > MAX_PLUGIN_RANK:
+            return f"a tensor of rank {rank}: kernels take at most rank {MAX_PLUGIN_RANK}"
+    for node in nodes:
+        if isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - the class has no public name
+            if torch.Tag.nondeterministic_seeded in node.target.tags:
+                return f"{_op_name(node)} draws random numbers, so no generated kernel can be checked against torch"
+            if node.target.namespace not in {"aten", "prims"}:
+                return f"{_op_name(node)} is an operator of the model's own: kernel generation cannot load it"
+    return None
+
+
+def _restore_order(graph: torch.fx.Graph) -> None:
+    """Sort the graph so that every node follows its inputs; nodes that need not move stay in order.
+
+    A convex region may still interleave with others: a user of its first output can stand before its last input.
+    """
+    nodes = list(graph.nodes)
+    index = {node: position for position, node in enumerate(nodes)}
+    if all(index[arg] < index[node] for node in nodes for arg in node.all_input_nodes):
+        return
+    done: dict[torch.fx.Node, None] = {}
+
+    def visit(root: torch.fx.Node) -> None:
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            missing = [arg for arg in node.all_input_nodes if arg not in done]
+            if missing:
+                stack.extend(missing)
+                continue
+            done.setdefault(stack.pop(), None)
+
+    for node in nodes:
+        visit(node)
+    if len(done) != len(nodes):
+        msg = "carving left a graph that cannot be ordered"
+        raise ToolkitError(msg, code="carve_order")
+    ordered = list(done)
+    for before, after in itertools.pairwise(ordered):
+        before.append(after)

@@ -1,0 +1,233 @@
+"""Compare the exported graph with torch on the reference inputs.
+
+Some exports succeed, pass every checker and compute something else; only numbers show it. Placeholder nodes have no
+implementation yet, so the graph is cut there: what torch computed inside a region is fed in, and what the graph gives
+into a region is compared like an output.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnx
+from ytk_core.accuracy import compare
+from ytk_core.dtypes import FROM_ONNX_NUMBER, DType
+from ytk_core.errors import NotAvailableError, ToolkitError, UserError
+from ytk_core.formats.verify_report import OutputAccuracy
+
+from ytk_client.frontend.tensors import from_onnx
+
+Arrays = Mapping[str, "np.ndarray[Any, Any]"]
+
+_PRECISION = {DType.FLOAT64: "fp64", DType.FLOAT16: "fp16", DType.BFLOAT16: "bf16"}
+
+
+def precision_of(dtype: DType) -> str:
+    """Give the arithmetic whose tolerance applies to a value of this dtype."""
+    return _PRECISION.get(dtype, "fp32")
+
+
+class Evaluator(Protocol):
+    """Runs an ONNX graph; arrays by value name, bfloat16 as ml_dtypes' type."""
+
+    name: str
+
+    def run(self, feeds: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+        """Give every graph output."""
+        ...
+
+
+@dataclass(frozen=True)
+class CutGraph:
+    """A model file without placeholder nodes: their outputs are inputs, their computed inputs are outputs.
+
+    ``borders`` has the input and output value names of each placeholder by its node name, ``initializers`` the constant
+    ones among those inputs.
+    """
+
+    path: Path
+    outputs: tuple[str, ...]
+    dtypes: Mapping[str, DType]
+    borders: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
+    initializers: Arrays
+
+
+def cut(model_path: Path, cut_path: Path, *, extra_outputs: Sequence[str] = ()) -> CutGraph:
+    """Write the cut form of a model beside it (external data stays where it is).
+
+    Args:
+        model_path: The exported model.
+        cut_path: In the same directory.
+        extra_outputs: Inner values to give out as well.
+
+    Raises:
+        ToolkitError: A placeholder's output has no type: nothing could be fed in.
+    """
+    model = onnx.load(str(model_path), load_external_data=False)
+    graph = model.graph
+    types = {info.name: info.type for info in (*graph.value_info, *graph.input, *graph.output)}
+    initializers = {tensor.name: tensor for tensor in graph.initializer}
+    placeholders = [node for node in graph.node if node.domain not in {"", "ai.onnx"}]
+    fed = [name for node in placeholders for name in node.output if name]
+    taken = [name for node in placeholders for name in node.input if name and name not in initializers]
+    kept = [node for node in graph.node if node.domain in {"", "ai.onnx"}]
+    untyped = [name for name in (*fed, *taken) if name not in types]
+    if untyped:
+        msg = f"the exported graph has no type for {untyped[0]!r} at a placeholder"
+        raise ToolkitError(msg, code="untyped_placeholder")
+    del graph.node[:]
+    graph.node.extend(kept)
+    graph.input.extend(onnx.helper.make_value_info(name, types[name]) for name in fed)
+    known = {info.name for info in graph.output}
+    # What was fed in cannot be asked for: the same name would be input and output of the graph.
+    known -= set(fed)
+    wanted = [*known, *taken, *(name for name in extra_outputs if name in types)]
+    given = {info.name for info in graph.input}
+    outputs = [name for name in dict.fromkeys(wanted) if name not in given]
+    del graph.output[:]
+    graph.output.extend(onnx.helper.make_value_info(name, types[name]) for name in outputs)
+    dtypes = {
+        name: FROM_ONNX_NUMBER[kind.tensor_type.elem_type]
+        for name, kind in types.items()
+        if kind.tensor_type.elem_type in FROM_ONNX_NUMBER
+    }
+    cut_path.write_bytes(model.SerializeToString())
+    baked = {name: initializers[name] for node in placeholders for name in node.input if name in initializers}
+    return CutGraph(
+        path=cut_path,
+        outputs=tuple(outputs),
+        dtypes=dtypes | {name: FROM_ONNX_NUMBER[tensor.data_type] for name, tensor in baked.items()},
+        borders={node.name: (tuple(node.input), tuple(node.output)) for node in placeholders},
+        initializers={name: onnx.numpy_helper.to_array(tensor, str(cut_path.parent)) for name, tensor in baked.items()},
+    )
+
+
+def make_evaluator(graph: CutGraph) -> Evaluator:
+    """Give the first evaluator that loads the graph: ONNX Runtime, OpenVINO, onnx's own reference.
+
+    Raises:
+        NotAvailableError: None of them does.
+    """
+    reasons = []
+    for name, factory in _EVALUATORS:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            continue
+        if DType.BFLOAT16 in graph.dtypes.values() and name != "onnx.reference":
+            continue  # the others neither take bfloat16 arrays nor compute in it on every host
+        try:
+            return factory(graph.path)
+        except Exception as err:  # noqa: BLE001 - "cannot load" has no common class, and the next one may
+            reasons.append(f"{name}: {str(err).splitlines()[0] if str(err) else type(err).__name__}")
+    msg = "the exported graph could not be loaded for the comparison with torch: " + "; ".join(reasons)
+    raise NotAvailableError(msg, code="no_evaluator", hint="pip install onnxruntime")
+
+
+class _OnnxRuntime:
+    name = "onnxruntime"
+
+    def __init__(self, path: Path) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        # The graph as it is: what an optimiser makes of it is not what is judged here.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 3
+        # Spinning threads would slow torch, which runs in this process, a hundredfold.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self._inputs = {node.name for node in self._session.get_inputs()}
+        self._outputs = [node.name for node in self._session.get_outputs()]
+
+    def run(self, feeds: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+        results = self._session.run(None, {name: feeds[name] for name in self._inputs})
+        return dict(zip(self._outputs, results, strict=True))
+
+
+class _OpenVino:
+    name = "openvino"
+
+    def __init__(self, path: Path) -> None:
+        import openvino
+
+        core = openvino.Core()
+        # Its default precision is bf16 on many CPUs.
+        self._model = core.compile_model(core.read_model(str(path)), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+    def run(self, feeds: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+        # Unused inputs disappear, and a value can have several names.
+        names = [port.get_names() for port in self._model.inputs]
+        results = self._model([next(feeds[name] for name in port if name in feeds) for port in names])
+        return {name: results[port] for port in self._model.outputs for name in port.get_names()}
+
+
+class _OnnxReference:
+    name = "onnx.reference"
+
+    def __init__(self, path: Path) -> None:
+        from onnx.reference import ReferenceEvaluator
+
+        self._evaluator = ReferenceEvaluator(onnx.load(str(path)))
+
+    def run(self, feeds: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+        results = self._evaluator.run(None, {name: feeds[name] for name in self._evaluator.input_names})
+        return dict(zip(self._evaluator.output_names, results, strict=True))
+
+
+_EVALUATORS: tuple[tuple[str, Callable[[Path], Evaluator]], ...] = (
+    ("onnxruntime", _OnnxRuntime),
+    ("openvino", _OpenVino),
+    ("onnx.reference", _OnnxReference),
+)
+
+
+def compare_sample(
+    evaluator: Evaluator, graph: CutGraph, feeds: Arrays, want: Arrays, sample: int
+) -> list[OutputAccuracy]:
+    """Run one sample through the cut graph and compare every output and every value that enters a region.
+
+    Weights that enter a region are compared too: no evaluator runs what they are for.
+
+    Args:
+        evaluator: Of ``graph``.
+        graph: The cut graph.
+        feeds: Graph inputs and what torch computed inside the regions.
+        want: What torch gives, by value name, in storage form.
+        sample: Its index, for the report.
+    """
+    got = {**graph.initializers, **evaluator.run(feeds)}
+    verdicts = []
+    for name in (*graph.initializers, *graph.outputs):
+        dtype = graph.dtypes[name]
+        verdicts.append(
+            compare(name, from_onnx(got[name]), want[name], dtype=dtype, precision=precision_of(dtype), sample=sample)
+        )
+    return verdicts
+
+
+def differs(verdict: OutputAccuracy, *, where: str, evaluator: str, random: Sequence[str]) -> UserError:
+    """Give the error for an export that computes something else than torch.
+
+    Args:
+        verdict: The failed comparison.
+        where: The first diverging node in words, "" if unknown.
+        evaluator: Who ran the graph.
+        random: Operators of the model that draw random numbers.
+    """
+    if verdict.max_abs is None:
+        amount = verdict.note
+    else:
+        amount = (
+            f"max difference {verdict.max_abs:.3g} ({verdict.note or verdict.tolerance}; tolerance {verdict.tolerance})"
+        )
+    first = f"; it begins at {where}" if where else ""
+    msg = f"the exported graph differs from torch at {verdict.name!r}, sample {verdict.sample}: {amount}{first} (run by {evaluator})"
+    if random:
+        hint = f"The model draws random numbers ({', '.join(random)}): no two runs agree. Make it deterministic in eval mode."
+    else:
+        hint = "Nothing was written. Rewrite that operator in the model with others that export faithfully."
+    return UserError(msg, code="export_differs", hint=hint)

@@ -1,0 +1,189 @@
+"""Run the user's ``model.py`` and say precisely what is wrong with it.
+
+This is the only place where it is executed: locally, by the one who wrote it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ytk_core.errors import NotAvailableError, UserError
+
+from ytk_client.frontend.user_code import describe_error
+
+if TYPE_CHECKING:
+    import torch
+
+_MARK = "__ytk_user_model__"
+_EXPECTED = (
+    "model.py defines a class `Model` (an nn.Module without constructor arguments) and a function `get_fwd_args()`."
+)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in eval mode and its example inputs.
+
+    ``args`` are the positional and ``kwargs`` the keyword arguments of ``forward``: tensors of any shape and dtype.
+    """
+
+    path: Path
+    module: torch.nn.Module
+    args: tuple[torch.Tensor, ...]
+    kwargs: Mapping[str, torch.Tensor]
+
+    @property
+    def flat_args(self) -> tuple[torch.Tensor, ...]:
+        """Positional, then keyword arguments: the order of the exported graph's inputs."""
+        return (*self.args, *self.kwargs.values())
+
+    def call(self, flat: tuple[torch.Tensor, ...]) -> Any:
+        """Run forward on inputs in the order of :attr:`flat_args` and give what it returns.
+
+        Raises:
+            UserError: ``model_forward_failed``, with the file and line of the user's code.
+        """
+        import torch
+
+        count = len(self.args)
+        # The model gets copies: one that writes to its inputs must not change the reference.
+        inputs = [tensor.clone() for tensor in flat]
+        with torch.no_grad(), user_output_to_stderr(), _blamed("model_forward_failed", "forward() raised", self.path):
+            return self.module(*inputs[:count], **dict(zip(self.kwargs, inputs[count:], strict=True)))
+
+
+def load_model(path: Path) -> LoadedModel:
+    """Execute ``path`` and give its model and example inputs.
+
+    Raises:
+        UserError: The file is missing (``model_missing``) or broken (``model_syntax``), lacks ``Model`` or
+            ``get_fwd_args`` (``model_incomplete``), its code raises (``model_import_failed``, ``model_init_failed``,
+            ``model_args_failed``), or the arguments are not tensors (``model_bad_args``).
+        NotAvailableError: torch is not installed.
+    """
+    if importlib.util.find_spec("torch") is None:
+        msg = "prepare runs the model and needs torch, which is not installed"
+        raise NotAvailableError(msg, hint="pip install 'yasp-toolkit[torch]'")
+    path = path.resolve()
+    namespace = _execute(path)
+    make_model, get_args = (_required(namespace, name, path) for name in ("Model", "get_fwd_args"))
+    with user_output_to_stderr(), _blamed("model_init_failed", "Model() raised", path):
+        module = make_model()
+    _check_module(module, path)
+    with user_output_to_stderr(), _blamed("model_args_failed", "get_fwd_args() raised", path):
+        raw = get_args()
+    args, kwargs = _checked_args(raw, path)
+    return LoadedModel(path, module.eval(), args, kwargs)
+
+
+@contextlib.contextmanager
+def user_output_to_stderr() -> Iterator[None]:
+    """Send what the user's code prints to stderr: stdout carries the command's own output."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+@contextlib.contextmanager
+def _blamed(code: str, what: str, path: Path) -> Iterator[None]:
+    """Turn any exception of the user's code into a UserError that names its file and line."""
+    try:
+        yield
+    except Exception as err:  # whatever the user's code raises is a finding about it
+        raise UserError(
+            f"{what}: {describe_error(err, path)}", code=code, hint="Fix the model, then run again."
+        ) from err
+
+
+def _execute(path: Path) -> types.ModuleType:
+    try:
+        source = path.read_bytes()
+    except OSError as err:
+        msg = f"cannot read the model file {path}: {err.strerror}"
+        raise UserError(msg, code="model_missing", hint="Pass the path of a model.py. " + _EXPECTED) from err
+    try:
+        program = compile(source, str(path), "exec")
+    except (SyntaxError, ValueError) as err:  # ValueError: null bytes
+        line = getattr(err, "lineno", None) or 1
+        text = (getattr(err, "text", None) or "").strip()
+        msg = f"{path}:{line}: not valid Python: {getattr(err, 'msg', err)}" + (f": {text}" if text else "")
+        raise UserError(msg, code="model_syntax", hint="Fix the line, then run again.") from err
+    module = types.ModuleType(_module_name(path))
+    module.__file__ = str(path)
+    setattr(module, _MARK, True)
+    # inspect.getsource and pickle look the user's classes up there.
+    sys.modules[module.__name__] = module
+    with _import_path(path.parent), user_output_to_stderr(), _blamed("model_import_failed", "model.py raised", path):
+        exec(program, module.__dict__)  # noqa: S102 - running the user's model is what prepare is for
+    return module
+
+
+def _module_name(path: Path) -> str:
+    """Give the name the file would have when imported, unless something else goes by that name already."""
+    taken = sys.modules.get(path.stem)
+    return path.stem if taken is None or hasattr(taken, _MARK) else f"user_{path.stem}"
+
+
+@contextlib.contextmanager
+def _import_path(folder: Path) -> Iterator[None]:
+    """Let model.py import its neighbours, as it could when run as a script."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # the user's code may have removed it
+            sys.path.remove(str(folder))
+
+
+def _required(module: types.ModuleType, name: str, path: Path) -> Callable[..., Any]:
+    value = getattr(module, name, None)
+    if value is None:
+        raise UserError(f"{path} defines no `{name}`", code="model_incomplete", hint=_EXPECTED)
+    if not callable(value):
+        msg = f"`{name}` in {path} is not callable but {type(value).__name__}"
+        raise UserError(msg, code="model_incomplete", hint=_EXPECTED)
+    made: Callable[..., Any] = value
+    return made
+
+
+def _check_module(module: Any, path: Path) -> None:
+    import torch
+
+    if not isinstance(module, torch.nn.Module):
+        msg = f"Model() in {path} gave {type(module).__name__}, not an nn.Module"
+        raise UserError(msg, code="model_incomplete", hint=_EXPECTED)
+
+
+def _checked_args(raw: Any, path: Path) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
+    """Sort what get_fwd_args() gave into positional and keyword arguments: a tensor, a sequence of tensors, or a dict."""
+    import torch
+
+    hint = "Return a tuple of tensors (positional) or a dict of tensors (by name)."
+    if isinstance(raw, torch.Tensor):
+        raw = (raw,)
+    if isinstance(raw, Mapping):
+        named: list[tuple[str, Any]] = [(str(key), value) for key, value in raw.items()]
+    elif isinstance(raw, (tuple, list)):
+        named = [(f"argument {index}", value) for index, value in enumerate(raw)]
+    else:
+        msg = f"get_fwd_args() in {path} returned {type(raw).__name__}, not tensors"
+        raise UserError(msg, code="model_bad_args", hint=hint)
+    if not named:
+        raise UserError(f"get_fwd_args() in {path} returned no argument at all", code="model_bad_args", hint=hint)
+    for label, value in named:
+        if not isinstance(value, torch.Tensor):
+            msg = f"get_fwd_args() in {path}: {label} is {type(value).__name__}, not a tensor"
+            raise UserError(msg, code="model_bad_args", hint=hint + " Constants belong into Model.")
+        if value.is_sparse or value.is_complex() or value.is_quantized:
+            msg = f"get_fwd_args() in {path}: {label} is a {value.layout} {value.dtype} tensor"
+            raise UserError(msg, code="model_bad_args", hint="Engines take dense real tensors.")
+    values = [value.detach() for _, value in named]
+    if isinstance(raw, Mapping):
+        return (), dict(zip((name for name, _ in named), values, strict=True))
+    return tuple(values), {}

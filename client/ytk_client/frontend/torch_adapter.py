@@ -1,0 +1,256 @@
+"""The only module that touches private API of torch and onnxscript.
+
+Written against torch 2.13.0 and onnxscript 0.7.2, which the ``torch`` extra pins. The conformance test
+(``tests/unit/frontend/test_torch_adapter.py``) states what is relied on, so a bump shows here first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import operator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch.onnx._internal._lazy_import import onnxscript_apis
+from torch.onnx._internal.exporter import _core, _dispatching, _registration
+
+EXPORTER_OPSET = 18
+"""What torchlib writes, whatever opset is asked for."""
+
+_NOISY_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """What a carved op becomes in ONNX: a node of ``domain`` with these attributes."""
+
+    domain: str
+    op_type: str
+    attributes: Mapping[str, str]
+    output_count: int
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the exporter's own log lines and warnings: what matters reaches the user as our errors."""
+    loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@functools.cache
+def torchlib_registry() -> Any:
+    """Give the exporter's registry of aten translations, built once per process (0.5 CPU s each time otherwise)."""
+    with quiet():
+        return _registration.ONNXRegistry.from_torchlib()
+
+
+def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Bring a captured program into the form that the exporter translates: its decompositions and type promotions.
+
+    What is left is exactly what will be dispatched; ops without a translation and without a decomposition stay.
+    """
+    with quiet():
+        return _core._prepare_exported_program_for_export(program, registry=torchlib_registry())  # noqa: SLF001 - no public form
+
+
+def refusal_text(node: torch.fx.Node) -> str | None:
+    """Give the exporter's reason for refusing a call_function node, or None where it has a translation."""
+    if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "onnx":  # noqa: SLF001 - the class has no public name
+        return None  # torch.onnx.ops.* are ONNX nodes already
+    function, reason = _dispatching.dispatch(node, torchlib_registry())
+    if function is not None or is_getitem(node):
+        return None
+    return f"DispatchError: no ONNX function for {node.target}: {reason}"
+
+
+def is_getitem(node: torch.fx.Node) -> bool:
+    """Tell whether a node takes one element of a tuple; the translator handles these itself, before any dispatch."""
+    return node.target is operator.getitem
+
+
+def translate(program: torch.export.ExportedProgram, placeholders: Mapping[Any, Placeholder]) -> ir.Model:
+    """Translate a decomposed program to an ONNX graph (opset 18), not optimised yet.
+
+    Args:
+        program: From :func:`decompose`, possibly with carved ops in it.
+        placeholders: By op overload of each carved op.
+
+    Raises:
+        torch.onnx.OnnxExporterError: or any other exception of a translation function.
+    """
+    registry = torchlib_registry()
+    if placeholders:
+        ours = _registration.ONNXRegistry()
+        ours._opset_version = registry.opset_version  # noqa: SLF001 - the copy must target the same opset
+        ours.functions = dict(registry.functions)
+        for target, placeholder in placeholders.items():
+            # register_op() would try to infer an ONNX signature from the emitter's annotations, and log that it cannot.
+            meta = _registration.OnnxDecompMeta(
+                _emitter(placeholder), target, None, is_custom=True, skip_signature_inference=True
+            )
+            ours._register(target, meta)  # noqa: SLF001 - no public form
+        registry = ours
+    with quiet():
+        return _core._exported_program_to_onnx_program(program, registry=registry).model  # noqa: SLF001 - no public form
+
+
+def _emitter(placeholder: Placeholder) -> Callable[..., Any]:
+    def emit(*inputs: ir.Value) -> Any:
+        tracer = _core.current_tracer
+        if tracer is None:
+            msg = "emitted outside of a translation"
+            raise RuntimeError(msg)
+        node = ir.Node(
+            placeholder.domain,
+            placeholder.op_type,
+            list(inputs),
+            [ir.AttrString(name, value) for name, value in placeholder.attributes.items()],
+            num_outputs=placeholder.output_count,
+            version=1,
+        )
+        tracer.nodes.append(node)
+        return node.outputs[0] if placeholder.output_count == 1 else list(node.outputs)
+
+    return emit
+
+
+def failing_fx_node(error: BaseException) -> str | None:
+    """Give the FX node that a translation failed at, or None where the failure is not about one node.
+
+    The exceptions carry no node, so it is read from the translator's frame.
+    """
+    link: BaseException | None = error
+    while link is not None:
+        traceback = link.__traceback__
+        while traceback is not None:
+            frame = traceback.tb_frame
+            if frame.f_code.co_name == "_handle_call_function_node_with_lowering":
+                return str(frame.f_locals["node"].name)
+            traceback = traceback.tb_next
+        link = link.__cause__ or link.__context__
+    return None
+
+
+def optimize(model: ir.Model) -> ir.Model:
+    """Fold constants, inline functions and infer shapes, as torch.onnx.export does."""
+    with quiet():
+        optimised: ir.Model = onnxscript_apis.optimize(model)
+    return optimised
+
+
+def fx_node_name(node: ir.Node) -> str | None:
+    """Give the name of the FX node that an ONNX node was translated from, or None where a rewrite lost it."""
+    origin = node.meta.get("node")
+    if origin is not None:
+        return str(origin.name)
+    text = node.metadata_props.get("pkg.torch.onnx.fx_node", "")
+    return text[1:].split(" ", 1)[0] if text.startswith("%") else None
+
+
+def module_scopes(node: torch.fx.Node) -> list[tuple[str, str]]:
+    """Give (module path, class) of every module around a node, outermost first; the top module's path is ""."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return [
+        (str(path), kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}")
+        for path, kind in stack.values()
+    ]
+
+
+def lifted_tensors(program: torch.export.ExportedProgram) -> dict[str, tuple[str, torch.Tensor, str]]:
+    """Give, by placeholder node name, (role, tensor, qualified name) of every lifted parameter, buffer and constant."""
+    lifted: dict[str, tuple[str, torch.Tensor, str]] = {}
+    signature = program.graph_signature
+    for role, names in (
+        ("parameter", signature.inputs_to_parameters),
+        ("buffer", signature.inputs_to_buffers),
+        ("constant", signature.inputs_to_lifted_tensor_constants),
+    ):
+        for node_name, qualified in names.items():
+            tensor = program.state_dict.get(qualified)
+            lifted[node_name] = (role, program.constants[qualified] if tensor is None else tensor, qualified)
+    return lifted
+
+
+def user_input_names(program: torch.export.ExportedProgram) -> list[str]:
+    """Give the placeholder names of the model's own inputs, in call order."""
+    return [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
+
+
+def user_output_names(program: torch.export.ExportedProgram) -> list[str | None]:
+    """Give the node name of each flattened output; None for an output that is no tensor."""
+    names: list[str | None] = []
+    for spec in program.graph_signature.output_specs:
+        if spec.kind is torch.export.graph_signature.OutputKind.USER_OUTPUT:
+            tensor = isinstance(spec.arg, torch.export.graph_signature.TensorArgument)
+            names.append(spec.arg.name if tensor else None)
+    return names
+
+
+def mutated_names(program: torch.export.ExportedProgram) -> list[str]:
+    """Name the buffers and inputs that forward writes to: ONNX graphs have no such thing."""
+    signature = program.graph_signature
+    return [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+
+
+def replace_in_signature(program: torch.export.ExportedProgram, old: str, new: str) -> None:
+    """Tell the signature that a node that is a graph output has a new name."""
+    program.graph_signature.replace_all_uses(old, new)
+
+
+def is_data_dependent(error: BaseException) -> bool:
+    """Tell whether a capture failed since control flow or a shape depends on values."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    if isinstance(error, (GuardOnDataDependentSymNode, torch._subclasses.fake_tensor.DataDependentOutputException)):  # noqa: SLF001 - public in docs, private by path
+        return True
+    return isinstance(error, torch._subclasses.fake_tensor.DynamicOutputShapeException)  # noqa: SLF001 - as above
+
+
+def is_unbacked(dim: Any) -> bool:
+    """Tell whether an extent is known only when the data is (it came from nonzero, unique, item(), ...)."""
+    if not isinstance(dim, torch.SymInt):
+        return False
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return bool(free_unbacked_symbols(dim))
+
+
+def output_paths(spec: Any) -> list[tuple[Any, ...]]:
+    """Give, for each leaf of an output tree, its keys and indices from the root, in flattening order.
+
+    Args:
+        spec: ``program.call_spec.out_spec``.
+    """
+    tree = torch.utils._pytree.tree_unflatten(list(range(spec.num_leaves)), spec)  # noqa: SLF001 - torch's pytree has no public name
+    paths: list[tuple[Any, ...]] = [()] * spec.num_leaves
+    for path, leaf in torch.utils._pytree.tree_flatten_with_path(tree)[0]:  # noqa: SLF001 - as above
+        paths[leaf] = tuple(_key(entry) for entry in path)
+    return paths
+
+
+def _key(entry: Any) -> Any:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(entry, attribute):
+            return getattr(entry, attribute)
+    return str(entry)
+
+
+def flatten_output(value: Any) -> list[Any]:
+    """Flatten what forward returned, in the order of :func:`output_paths`."""
+    leaves: list[Any] = torch.utils._pytree.tree_leaves(value)  # noqa: SLF001 - torch's pytree has no public name
+    return leaves
