@@ -1,1 +1,1 @@
-"""The controller: jobs, leases, scheduling, artifacts."""
+"""The controller: jobs, leases, scheduling, artifacts, workers and tokens behind grpc.aio."""

@@ -1,0 +1,1 @@
+"""The running side: sessions of agents, watchers, log files, dispatcher and reaper."""

@@ -1,0 +1,1 @@
+"""gRPC servicers: convert, call the desk, convert."""

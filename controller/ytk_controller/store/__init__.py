@@ -1,0 +1,1 @@
+"""Durable state behind one interface: in memory, SQLite (one writer, group commit), PostgreSQL."""
