@@ -337,7 +337,9 @@ def _same(node_value: Any, fixed: Any) -> bool:
     items = [node_value] if isinstance(node_value, int | float) else node_value
     if isinstance(items, str) or isinstance(fixed, str):
         return bool(items == fixed)
-    return [np.float32(item) for item in items] == [np.float32(item) for item in fixed] and len(items) == len(fixed)
+    if all(isinstance(item, int) for item in (*items, *fixed)):
+        return list(items) == list(fixed)
+    return [np.float32(item) for item in items] == [np.float32(item) for item in fixed]
 
 
 def _attributes(node: NodeContract, meta: PluginMeta) -> Iterator[Difference]:

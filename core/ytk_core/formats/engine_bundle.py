@@ -73,6 +73,7 @@ class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class EngineManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the bundle holds and what really built it. ``files`` is filled in by :func:`write_engine_bundle`."""
 
+    schema_version: int = SCHEMA_VERSION
     arch_spec: str
     engine_name: str
     engine_version: str
@@ -84,7 +85,6 @@ class EngineManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     conditions: Conditions | None = None
     device_uid: str = ""
     files: tuple[FileEntry, ...] = ()
-    schema_version: int = SCHEMA_VERSION
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

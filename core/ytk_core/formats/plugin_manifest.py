@@ -31,6 +31,7 @@ class CheckResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class PluginManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One built plugin. ``toolchain``: the toolchain file's id; ``tools``: tool name to version."""
 
+    schema_version: int = SCHEMA_VERSION
     arch_spec: str
     so_digest: str
     meta: PluginMeta
@@ -39,7 +40,6 @@ class PluginManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     toolchain: str
     tools: dict[str, str]
     checks: tuple[CheckResult, ...]
-    schema_version: int = SCHEMA_VERSION
 
     @property
     def ok(self) -> bool:

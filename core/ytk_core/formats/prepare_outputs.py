@@ -85,6 +85,7 @@ class CallSite(_Struct, frozen=True, kw_only=True):
 class Candidate(_Struct, frozen=True, kw_only=True):
     """The diagnosis of one region. ``unsupported_reason``: the exporter's or the profile's own words; ``rule``: the profile's rule."""
 
+    schema_version: int = SCHEMA_VERSION
     proposed_op: str
     namespace: str
     aten_op: str
@@ -103,7 +104,6 @@ class Candidate(_Struct, frozen=True, kw_only=True):
     gaia_input: str | None = None
     cannot_be_plugin: str | None = None
     """Why no plugin can ever stand here (for example a data-dependent output shape); None where one can."""
-    schema_version: int = SCHEMA_VERSION
 
 
 class FxNode(_Struct, frozen=True, kw_only=True):

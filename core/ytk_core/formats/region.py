@@ -37,6 +37,7 @@ class RegionTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class RegionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The border and identity of a region. ``digest``: see :func:`region_digest`."""
 
+    schema_version: int = SCHEMA_VERSION
     namespace: str
     name: str
     version: str
@@ -47,7 +48,6 @@ class RegionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     torch_version: str
     module_path: str = ""
     sites: int = 1
-    schema_version: int = SCHEMA_VERSION
 
 
 def region_digest(

@@ -51,6 +51,7 @@ class PluginUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class VerifyReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The verdict on one engine bundle."""
 
+    schema_version: int = SCHEMA_VERSION
     bundle_digest: str
     arch_spec: str
     engine_name: str
@@ -61,7 +62,6 @@ class VerifyReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     torch_benchmark: BenchmarkRow | None = None
     conditions: Conditions | None = None
     plugins: tuple[PluginUse, ...] = ()
-    schema_version: int = SCHEMA_VERSION
 
     @property
     def ok(self) -> bool:
