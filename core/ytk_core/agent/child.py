@@ -93,6 +93,8 @@ def as_ytk_error(err: Exception) -> YtkError:
         return BoardError(f"the disk is full ({text})", code="disk_full", hint="Free space on the worker.")
     if isinstance(err, OSError) and err.errno == errno.EFBIG:
         return UserError(f"a file grew over the limit ({text})", code="file_limit")
+    if isinstance(err, BlockingIOError):  # EAGAIN of fork or of a thread's start
+        return UserError(f"the task may not start more processes ({text})", code="process_limit")
     return ToolkitError(text, hint="The traceback is in the job's log; report it.")
 
 

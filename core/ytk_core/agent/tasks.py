@@ -33,7 +33,6 @@ CHILD_NICE = 5
 PROGRESS_MARK = b"\x1e"
 """Begins a line of the child's output that is progress (JSON) and no log text."""
 
-_CHUNK_BYTES = 64 * 1024
 _MAX_RESULT_BYTES = 64 * 1024 * 1024
 _MAX_LINE_BYTES = 64 * 1024
 _TAIL_BYTES = 2000
@@ -41,7 +40,7 @@ _WATCH_EVERY_S = 0.2
 _PIPE_GRACE_S = 2.0
 
 # What code may do to itself whatever class the child's runner gave it.
-_BLAMED_CODES = frozenset({"left_processes", "file_limit"})
+_BLAMED_CODES = frozenset({"left_processes", "file_limit", "process_limit"})
 
 EndedBy = Literal["itself", "wall_limit", "memory_limit", "process_limit", "disk_limit"]
 LogSink = Callable[[bytes], None]
@@ -164,18 +163,8 @@ async def run_command(
 
     Cancelling kills it at once.
     """
-    process = await asyncio.create_subprocess_exec(
-        *command.argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env=command.env,
-        cwd=command.workdir,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
     splitter = _OutputSplitter(log, progress)
-    pump = asyncio.create_task(_pump(process.stdout, splitter), name="task-output")
+    process, output = await _start(command, splitter)
     watch = asyncio.create_task(_watch(process.pid, command.policy), name="task-limits")
     waiter = asyncio.create_task(process.wait(), name="task-exit")
     ended_by: EndedBy = "itself"
@@ -187,10 +176,7 @@ async def run_command(
         watch.cancel()
         processes.kill_group(process.pid)  # before the first await: a cancellation may come again
         # Shielded: a second cancellation must not leave a child behind.
-        await asyncio.shield(_end(waiter, command.token))
-        await asyncio.wait({pump, watch}, timeout=_PIPE_GRACE_S)
-        pump.cancel()
-        splitter.close()
+        await asyncio.shield(_end(waiter, output, command.token))
     return TaskExit(returncode=await waiter, ended_by=ended_by, tail=splitter.tail)
 
 
@@ -383,9 +369,59 @@ class _OutputSplitter:
         self._progress(min(max(fraction, 0.0), 1.0), note[:200])
 
 
-async def _pump(stream: asyncio.StreamReader, splitter: _OutputSplitter) -> None:
-    while chunk := await stream.read(_CHUNK_BYTES):
-        splitter.feed(chunk)
+class _Output(asyncio.Protocol):
+    """Takes the child's output from a pipe of our own.
+
+    Not asyncio's subprocess pipe: with that, waiting for the child also waits for everyone else who holds the pipe.
+    """
+
+    def __init__(self, splitter: _OutputSplitter) -> None:
+        self._splitter = splitter
+        self._transport: asyncio.BaseTransport | None = None
+        self.ended = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._splitter.feed(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc  # an end is an end
+        self._splitter.close()
+        self.ended.set()
+
+    async def close(self) -> None:
+        """Take what is left in the pipe; a holder that cannot be killed does not keep us."""
+        try:
+            async with asyncio.timeout(_PIPE_GRACE_S):
+                await self.ended.wait()
+        except TimeoutError:
+            if self._transport is not None:
+                self._transport.close()
+            await self.ended.wait()
+
+
+async def _start(command: TaskCommand, splitter: _OutputSplitter) -> tuple[asyncio.subprocess.Process, _Output]:
+    reader, writer = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command.argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=writer,
+            stderr=asyncio.subprocess.STDOUT,
+            env=command.env,
+            cwd=command.workdir,
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+    loop = asyncio.get_running_loop()
+    _, output = await loop.connect_read_pipe(lambda: _Output(splitter), os.fdopen(reader, "rb", buffering=0))
+    return process, output
 
 
 async def _watch(pid: int, policy: sandboxes.SandboxPolicy | None) -> EndedBy:
@@ -413,9 +449,10 @@ def _broken_limit(pid: int, policy: sandboxes.SandboxPolicy) -> EndedBy | None:
     return None
 
 
-async def _end(waiter: asyncio.Task[int], token: str) -> None:
+async def _end(waiter: asyncio.Task[int], output: _Output, token: str) -> None:
     await waiter
     await asyncio.to_thread(processes.kill_all, lambda: processes.strays(token))
+    await output.close()
 
 
 def _limit_error(command: TaskCommand, ended: TaskExit) -> YtkError:
