@@ -5,7 +5,6 @@ An engine would answer the same mistakes after minutes with ``Error 9`` or ``cou
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from ytk_core.archspec import FIELDS, ArchSpec
 from ytk_core.errors import FormatError, UserError
 from ytk_core.formats.plugin_manifest import SUFFIX, PluginManifest, read_plugin_manifest
 from ytk_core.formats.plugin_meta import DeploymentTarget, PluginMeta
-from ytk_core.preflight import NodeContract, compare_node_meta, node_contracts_from_onnx
+from ytk_core.preflight import Difference, check_plugins, node_contracts_from_onnx
 
 TARGET_OF_ENGINE: dict[str, DeploymentTarget] = {
     "openvino": DeploymentTarget.CPU,
@@ -28,12 +27,6 @@ class CustomPlugin(msgspec.Struct, frozen=True, kw_only=True):
 
     path: Path
     manifest: PluginManifest
-
-    @property
-    def identity(self) -> tuple[str, str, str]:
-        """Namespace, name and version: what a node asks for."""
-        meta = self.manifest.meta
-        return meta.plugin_namespace, meta.plugin_name, meta.plugin_version
 
 
 def manifest_path(so_path: Path) -> Path:
@@ -84,7 +77,7 @@ def load_plugins(paths: Sequence[Path]) -> tuple[CustomPlugin, ...]:
     """Read the manifest beside each plugin and check that it is that file's.
 
     Raises:
-        UserError: A manifest is missing, of another file, or of one that failed its audit; two plugins are the same.
+        UserError: A manifest is missing, of another file, or of one that failed its audit.
     """
     from ytk_core.digests import digest_file
 
@@ -110,57 +103,40 @@ def load_plugins(paths: Sequence[Path]) -> tuple[CustomPlugin, ...]:
                 code="audit_failed",
                 hint=failed[0].fix,
             )
-        plugin = CustomPlugin(path=path, manifest=manifest)
-        for other in plugins:
-            if other.identity == plugin.identity:
-                raise UserError(
-                    f"{other.path} and {path} both are {_shown(plugin.identity)}",
-                    code="duplicate_plugin",
-                    hint="Name one of them, or build one under another --plugin-name.",
-                )
-        plugins.append(plugin)
+        plugins.append(CustomPlugin(path=path, manifest=manifest))
     return tuple(plugins)
 
 
 def check_model(onnx: Path, plugins: Sequence[CustomPlugin], *, precision: str, arch: ArchSpec) -> None:
-    """Compare each custom node of the model with its plugin.
+    """Compare the custom nodes of a model with the plugins given for it.
 
     Raises:
-        UserError: A plugin is for another target, a node has no plugin, a plugin has no node, or the two differ; the first
-            difference is the message, further ones are in the hint.
+        FormatError: It is no ONNX model.
+        UserError: Code ``wrong_arch``, or ``preflight`` with the first difference; the hint names further ones.
     """
     for plugin in plugins:
         check_plugin_arch(plugin, arch)
-    nodes = tuple(node_contracts_from_onnx(onnx))
-    by_identity = {plugin.identity: plugin for plugin in plugins}
-    missing = [node for node in nodes if _identity(node) not in by_identity]
-    asked = {_identity(node) for node in nodes}
-    unused = [plugin for plugin in plugins if plugin.identity not in asked]
-    if missing:
-        raise _missing(onnx, missing, unused, arch)
-    if unused:
-        others = ", ".join(sorted({_shown(identity) for identity in asked})) or "none"
-        raise UserError(
-            f"{unused[0].path} registers {_shown(unused[0].identity)}, which no node of {onnx} asks for",
-            code="plugin_unused",
-            hint=f"Custom nodes of the model: {others}. Leave the plugin out, or build it with the node's --plugin-name.",
-        )
-    differences = [
-        (node, by_identity[_identity(node)], difference)
-        for node in nodes
-        for difference in compare_node_meta(node, by_identity[_identity(node)].manifest.meta, precision, arch)
-    ]
+    nodes = node_contracts_from_onnx(onnx)
+    metas = {str(plugin.path): plugin.manifest.meta for plugin in plugins}
+    differences = check_plugins(nodes, metas, precision=precision, arch=arch)
     if not differences:
         return
-    node, plugin, first = differences[0]
-    more = [f"{other.check} of {place.node_name}" for place, _, other in differences[1:4]]
-    further = f" Further differences: {', '.join(more)}." if more else ""
-    raise UserError(
-        f"node {node.node_name} ({_shown(_identity(node))}) and {plugin.path} differ in {first.check} ({first.where}): "
-        f"the node has {first.node_side}, the plugin {first.plugin_side}",
-        code="plugin_mismatch",
-        hint=first.hint + further,
-    )
+    first, *others = differences
+    further = [_text(difference) for difference in others if difference.where != first.where]
+    hint = first.hint
+    if further:
+        hint += f"\n        Also: {'; '.join(further[:3])}{' ...' if len(further) > 3 else ''}"
+    raise UserError(f"{onnx} and its plugins do not fit: {_text(first)}", code="preflight", hint=hint)
+
+
+def _text(difference: Difference) -> str:
+    match difference.check:
+        case "plugin":
+            return f"no plugin was given for {difference.where}"
+        case "unused-plugin":
+            return f"{difference.where} {difference.plugin_side}, the model has {difference.node_side}"
+        case _:
+            return difference.text()
 
 
 def check_plugin_arch(plugin: CustomPlugin, arch: ArchSpec) -> None:
@@ -188,45 +164,8 @@ def plugin_inputs(plugins: Iterable[CustomPlugin]) -> dict[str, Path]:
     for plugin in plugins:
         name = f"plugins/{plugin.path.name}"
         if name in files:
-            namespace, plugin_name, version = plugin.identity
-            name = f"plugins/{namespace or 'default'}-{plugin_name}-{version}.so"
+            meta = plugin.manifest.meta
+            name = f"plugins/{meta.plugin_namespace or 'default'}-{meta.plugin_name}-{meta.plugin_version}.so"
         files[name] = plugin.path
         files[name + SUFFIX] = manifest_path(plugin.path)
     return files
-
-
-def _identity(node: NodeContract) -> tuple[str, str, str]:
-    return node.namespace, node.name, node.version
-
-
-def _shown(identity: tuple[str, str, str]) -> str:
-    namespace, name, version = identity
-    return f"{namespace}::{name} version {version}"
-
-
-def _missing(onnx: Path, missing: Sequence[NodeContract], unused: Sequence[CustomPlugin], arch: ArchSpec) -> UserError:
-    """Give the error for nodes without a plugin; where a plugin is nearly the one, say in what it differs."""
-    wanted = sorted({_identity(node) for node in missing})
-    names = ", ".join(_shown(identity) for identity in wanted)
-    first = wanted[0]
-    for plugin in unused:
-        differing = [
-            f"{field} {have!r} instead of {want!r}"
-            for field, have, want in zip(("namespace", "name", "version"), plugin.identity, first, strict=True)
-            if have != want
-        ]
-        near = difflib.SequenceMatcher(None, plugin.identity[1].lower(), first[1].lower()).ratio() > 0.6
-        if len(differing) == 1 or near or (len(wanted) == 1 and len(unused) == 1):
-            return UserError(
-                f"{onnx} asks for {_shown(first)}, but {plugin.path} registers {', '.join(differing)}",
-                code="plugin_name",
-                hint=f"Build it again with: ytk embedded build-plugin --plugin-name {first[1]} --plugin-namespace {first[0]} ...",
-            )
-    return UserError(
-        f"{onnx} has {len(missing)} custom node(s) without a plugin: {names}",
-        code="plugin_missing",
-        hint=(
-            f"Build it (ytk embedded build-plugin -a {arch} --plugin-name {first[1]} -s SOURCE -o {first[1]}.so) "
-            f"and add --custom-plugin {first[1]}.so."
-        ),
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -123,7 +124,7 @@ def job_logs(job: str, follow: bool, offset: int, controller: str | None, api_ke
     The log of all attempts, as the worker wrote it; bytes go to stdout unchanged.
     """
     with open_client(controller, api_key_file) as client:
-        stream = click.get_binary_stream("stdout")
+        stream = sys.stdout.buffer
         for chunk in client.logs(job, offset=offset, follow=follow):
             stream.write(chunk.data)
             stream.flush()
