@@ -6,6 +6,7 @@ that stays the same over versions, and says what was found, what was wanted and 
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
@@ -82,20 +83,21 @@ def read_library(path: Path) -> Library:
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
-    with path.open("rb") as stream:
-        try:
-            elf = ELFFile(stream)
-            if elf["e_type"] != "ET_DYN":
-                raise NotElfError(f"an ELF file of type {elf['e_type']}, not a shared library")
-            return _read(elf)
-        except ELFError as err:
-            raise NotElfError(f"no ELF file: {err}") from err
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:
-            # pyelftools parses lazily and trips over damaged tables in these ways.
-            raise NotElfError(f"a damaged ELF file: {err}") from err
+    try:
+        # In memory: a damaged table then leads out of the text, never to an error of the file system.
+        return _read(ELFFile(io.BytesIO(path.read_bytes())))
+    except ELFError as err:
+        raise NotElfError(f"no ELF file: {err}") from err
+    except (OSError, NotElfError):
+        raise
+    except Exception as err:
+        # pyelftools parses lazily, and what it raises on a damaged table is whatever it trips over there.
+        raise NotElfError(f"a damaged ELF file: {type(err).__name__}: {err}") from err
 
 
 def _read(elf: Any) -> Library:
+    if elf["e_type"] != "ET_DYN":
+        raise NotElfError(f"an ELF file of type {elf['e_type']}, not a shared library")
     tags = [tag for segment in elf.iter_segments("PT_DYNAMIC") for tag in segment.iter_tags()]
     flags = next((tag.entry.d_val for tag in tags if tag.entry.d_tag == "DT_FLAGS"), 0)
     exported, undefined = set(), set()
@@ -316,8 +318,8 @@ def symbol_finder(compiler: Compiler) -> Callable[[str, str], bool | None]:
             path = Path(done.stdout.strip())
             open_tables[library] = None
             if path.is_absolute():
-                # Stays open: the hash table reads from the file at each lookup.
-                elf = ELFFile(path.open("rb"))
+                # In memory: the hash table reads from the stream at each lookup.
+                elf = ELFFile(io.BytesIO(path.read_bytes()))
                 open_tables[library] = elf.get_section_by_name(".gnu.hash") or elf.get_section_by_name(".hash")
         return open_tables[library]
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from ytk_core.agent.processes import TOKEN_VARIABLE, kill_group
 from ytk_core.sandbox import SandboxMode, SandboxPolicy, wrap
 
 _MIB = 1024 * 1024
@@ -55,6 +54,9 @@ def run_confined(
     )
     # SOURCE_DATE_EPOCH: __DATE__ and __TIME__ must not make two builds differ.
     env = {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
+    if TOKEN_VARIABLE in os.environ:
+        # Where no sandbox works, the mark by which the agent finds a cancelled job's processes.
+        env[TOKEN_VARIABLE] = os.environ[TOKEN_VARIABLE]
     command = wrap(argv, policy, mode, env=env, cwd=workdir)
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen(
@@ -79,6 +81,5 @@ def run_confined(
 
 def _end(child: subprocess.Popen[bytes]) -> int:
     """Kill the whole session of a child and wait for the child."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
+    kill_group(child.pid)
     return child.wait()

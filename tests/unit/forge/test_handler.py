@@ -1,0 +1,68 @@
+"""A plugin.build job through the handler, with the real child process."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import kernel_bundles as bundles
+from ytk_core.agent.local import run_job_locally
+from ytk_core.digests import digest_file
+from ytk_core.errors import CandidateError, UserError
+from ytk_core.formats.kernel_bundle import render_bundle
+from ytk_core.formats.plugin_manifest import read_plugin_manifest
+from ytk_core.jobs import JobKind, JobSpec
+from ytk_forge.handler import BuildHandler
+
+
+@pytest.fixture
+def run(tmp_path, cache_dir, arch, mode):
+    async def body(bundle, *, arch_spec=str(arch), params=None, name="source"):
+        source = tmp_path / "kernel.py"
+        source.write_text(render_bundle(bundle))
+        workdir = tmp_path / "work"
+        workdir.mkdir()
+        lines: list[str] = []
+        spec = JobSpec(kind=JobKind.PLUGIN_BUILD, arch_spec=arch_spec, params=params or {})
+        outcome = await run_job_locally(
+            BuildHandler(cache_dir), spec, {name: source}, workdir, sandbox_mode=mode, log=lines.append
+        )
+        return outcome, "".join(lines)
+
+    return body
+
+
+async def test_outputs_summary_and_log(run, arch):
+    outcome, log = await run(bundles.fold())
+    assert set(outcome.outputs) == {"plugin.so", "manifest.json", "build.log"}
+    manifest = read_plugin_manifest(outcome.outputs["manifest.json"])
+    assert manifest.so_digest == digest_file(outcome.outputs["plugin.so"])
+    summary = outcome.result.summary
+    assert (summary["namespace"], summary["name"], summary["arch_spec"]) == ("yasp", "Col2im", str(arch))
+    assert summary["so_digest"] == manifest.so_digest
+    assert "# audit shape: ok" in log
+
+
+async def test_a_candidates_fault_keeps_its_class_and_code(run):
+    with pytest.raises(CandidateError) as caught:
+        await run(bundles.with_source(bundles.fold(), "int ytk_launch() { return oops; }"))
+    assert caught.value.code == "compile_error"
+    assert "SOURCE:1:" in caught.value.message
+
+
+@pytest.mark.parametrize("arch_spec", ["nonsense", ""])
+async def test_bad_arch_spec(run, arch_spec):
+    with pytest.raises(UserError) as caught:
+        await run(bundles.fold(), arch_spec=arch_spec)
+    assert caught.value.code == "bad_arch_spec"
+
+
+async def test_unknown_parameter(run):
+    with pytest.raises(UserError) as caught:
+        await run(bundles.fold(), params={"plugin_name": "X"})
+    assert caught.value.code == "bad_params"
+    assert "plugin_name" in caught.value.message
+
+
+async def test_missing_input(run):
+    with pytest.raises(UserError) as caught:
+        await run(bundles.fold(), name="sauce")
+    assert caught.value.code == "input_missing"
