@@ -11,8 +11,6 @@
 namespace ytk {
 namespace {
 
-constexpr size_t kWorkspaceAlignment = 64;
-
 // A table of ABI 1 ends with meta_digest, which this host does not read.
 constexpr size_t kSmallestTable = offsetof(ytk_plugin_table, meta_digest);
 
@@ -121,8 +119,9 @@ std::string dtype_name(int32_t dtype) {
 }
 
 std::string status_name(int status) {
-  static const char* const names[] = {"ok",          "bad arity",           "bad dtype",    "bad shape",  "bad attribute",
-                                      "bad variant", "workspace too small", "device error", "unsupported"};
+  static const char* const names[] = {
+      "ok",          "bad arity",           "bad dtype",    "bad shape",   "bad attribute",
+      "bad variant", "workspace too small", "device error", "unsupported", "bad alignment"};
   const bool known = status >= 0 && status < static_cast<int>(std::size(names));
   return std::to_string(status) + " (" + (known ? names[status] : "the kernel's own code") + ")";
 }
@@ -170,7 +169,8 @@ void KernelLibrary::check_table(const std::string& path) const {
   }
   if (table_->abi_version != YTK_ABI_VERSION || table_->size < kSmallestTable) {
     throw HostError(Blame::library, path + ": kernel ABI " + std::to_string(table_->abi_version) + " with a table of " +
-                    std::to_string(table_->size) + " bytes; this host speaks ABI " + std::to_string(YTK_ABI_VERSION));
+                                        std::to_string(table_->size) + " bytes; this host speaks ABI " +
+                                        std::to_string(YTK_ABI_VERSION));
   }
   if (table_->name == nullptr || table_->name_space == nullptr || table_->version == nullptr) {
     throw HostError(Blame::library, path + ": the plugin table has no name, namespace or version");
@@ -178,7 +178,9 @@ void KernelLibrary::check_table(const std::string& path) const {
   const bool counts_ok = table_->nin >= 0 && table_->nout >= 1 && table_->variant_count >= 1 && table_->attr_count >= 0;
   if (!counts_ok || table_->variants == nullptr || table_->launch == nullptr || table_->shape == nullptr ||
       (table_->attr_count > 0 && table_->attrs == nullptr)) {
-    throw HostError(Blame::library, path + ": the plugin table is incomplete (outputs, variants, launch and shape function are needed)");
+    throw HostError(
+        Blame::library,
+        path + ": the plugin table is incomplete (outputs, variants, launch and shape function are needed)");
   }
 }
 
@@ -188,7 +190,8 @@ void KernelLibrary::fail(Blame blame, const std::string& what) const {
 
 int32_t KernelLibrary::find_variant(const std::vector<int32_t>& dtypes) const {
   if (dtypes.size() != input_count()) {
-    fail(Blame::contract, "the node has " + std::to_string(dtypes.size()) + " inputs, the plugin takes " + std::to_string(table_->nin));
+    fail(Blame::contract,
+         "the node has " + std::to_string(dtypes.size()) + " inputs, the plugin takes " + std::to_string(table_->nin));
   }
   for (int32_t v = 0; v < table_->variant_count; ++v) {
     const ytk_variant& variant = table_->variants[v];
@@ -208,7 +211,8 @@ int32_t KernelLibrary::variant_named(const std::string& id) const {
 }
 
 void KernelLibrary::refuse_dtypes(const std::vector<int32_t>& dtypes) const {
-  fail(Blame::contract, "no variant takes " + dtypes_text(dtypes) + " in linear layout; it has " + variants_text(*table_));
+  fail(Blame::contract,
+       "no variant takes " + dtypes_text(dtypes) + " in linear layout; it has " + variants_text(*table_));
 }
 
 void KernelLibrary::check_attributes(const std::map<std::string, AttributeValue>& values) const {
@@ -216,13 +220,14 @@ void KernelLibrary::check_attributes(const std::map<std::string, AttributeValue>
     const ytk_attr_decl& declared = table_->attrs[a];
     const auto found = values.find(declared.name);
     if (found == values.end()) {
-      if (declared.required != 0) fail(Blame::contract, std::string("the node lacks the required attribute '") + declared.name + "'");
+      if (declared.required != 0)
+        fail(Blame::contract, std::string("the node lacks the required attribute '") + declared.name + "'");
       continue;
     }
     const int32_t type = attribute_type(found->second);
     if (type != declared.type) {
-      fail(Blame::contract, std::string("attribute '") + declared.name + "' is " + attribute_type_name(type) + " on the node, the plugin reads " +
-           attribute_type_name(declared.type));
+      fail(Blame::contract, std::string("attribute '") + declared.name + "' is " + attribute_type_name(type) +
+                                " on the node, the plugin reads " + attribute_type_name(declared.type));
     }
   }
 }
@@ -252,12 +257,13 @@ std::vector<ytk_tensor> KernelLibrary::infer(const AttributeSet& attributes, int
     const bool dims_ok = output.rank >= 0 && output.rank <= YTK_MAX_RANK &&
                          std::all_of(output.dims, output.dims + output.rank, [](int64_t dim) { return dim >= -1; });
     if (!dims_ok) {
-      fail(Blame::kernel, "its shape function gave output " + std::to_string(i) + " an impossible shape for " + shapes_text(inputs));
+      fail(Blame::kernel,
+           "its shape function gave output " + std::to_string(i) + " an impossible shape for " + shapes_text(inputs));
     }
     const int32_t promised = table_->variants[variant].out_dtypes[i];
     if (output.dtype != promised) {
-      fail(Blame::kernel, "its shape function gave output " + std::to_string(i) + " " + dtype_name(output.dtype) + ", its variant promises " +
-           dtype_name(promised));
+      fail(Blame::kernel, "its shape function gave output " + std::to_string(i) + " " + dtype_name(output.dtype) +
+                              ", its variant promises " + dtype_name(promised));
     }
   }
   return outputs;
@@ -269,7 +275,8 @@ void KernelLibrary::launch(const AttributeSet& attributes, int32_t variant, cons
   int64_t bytes = 0;
   if (table_->workspace != nullptr) {
     bytes = table_->workspace(&call, inputs.data(), table_->nin, outputs.data(), table_->nout);
-    if (bytes < 0) fail(Blame::kernel, "its workspace function refused " + shapes_text(inputs) + " with " + std::to_string(bytes));
+    if (bytes < 0)
+      fail(Blame::kernel, "its workspace function refused " + shapes_text(inputs) + " with " + std::to_string(bytes));
   }
   const WorkspacePool::Lease lease(WorkspacePool::shared(), static_cast<size_t>(bytes));
   call.workspace = lease.data();
@@ -299,7 +306,8 @@ WorkspacePool::Lease::Buffer WorkspacePool::take(size_t bytes) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     // Sorted by size, so the first that fits is the smallest that fits.
-    const auto fit = std::find_if(idle_.begin(), idle_.end(), [bytes](const Lease::Buffer& b) { return b.bytes >= bytes; });
+    const auto fit =
+        std::find_if(idle_.begin(), idle_.end(), [bytes](const Lease::Buffer& b) { return b.bytes >= bytes; });
     if (fit != idle_.end()) {
       Lease::Buffer buffer = std::move(*fit);
       idle_.erase(fit);
@@ -308,15 +316,16 @@ WorkspacePool::Lease::Buffer WorkspacePool::take(size_t bytes) {
     // None fits: the largest idle one goes, so that growing shapes do not pile up buffers.
     if (!idle_.empty()) idle_.pop_back();
   }
-  const size_t rounded = (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
-  Lease::Buffer buffer{{std::aligned_alloc(kWorkspaceAlignment, rounded), {}}, rounded};
+  const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  Lease::Buffer buffer{{std::aligned_alloc(kAlignment, rounded), {}}, rounded};
   if (!buffer.memory) throw std::bad_alloc();
   return buffer;
 }
 
 void WorkspacePool::give_back(Lease::Buffer buffer) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto place = std::find_if(idle_.begin(), idle_.end(), [&](const Lease::Buffer& b) { return b.bytes >= buffer.bytes; });
+  const auto place =
+      std::find_if(idle_.begin(), idle_.end(), [&](const Lease::Buffer& b) { return b.bytes >= buffer.bytes; });
   idle_.insert(place, std::move(buffer));
 }
 

@@ -1,7 +1,8 @@
-// Kernel libraries behind the plain C contract of ytk_kernel.h, for any CPU engine: loading, choosing a variant, calling.
-// No engine header here; the part that knows an engine is <engine>_host.cpp.
+// Kernel libraries behind the plain C contract of ytk_kernel.h, for any CPU engine: loading, choosing a variant,
+// calling. No engine header here; the part that knows an engine is <engine>_host.cpp.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -15,10 +16,14 @@
 
 namespace ytk {
 
+// Of the workspace, and of every tensor that a kernel is given.
+constexpr size_t kAlignment = 64;
+
 // Who has to act: on a file that is no kernel library, on a node and a plugin that do not fit, or on the kernel's code.
 enum class Blame { library, contract, kernel };
 
-// Every message names the plugin. The prefix lets the Python side find our line, and the blame, in an engine's longer text.
+// Every message names the plugin. The prefix lets the Python side find our line, and the blame, in an engine's longer
+// text.
 class HostError : public std::runtime_error {
  public:
   HostError(Blame blame, const std::string& message);

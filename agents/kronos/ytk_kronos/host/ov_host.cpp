@@ -3,14 +3,14 @@
 // Use: call ytk_host_load() with the libraries, then Core::add_extension() with this library. Both are needed in every
 // process that reads the ONNX or imports an exported blob.
 
+#include <algorithm>
+#include <cstring>
+#include <memory>
 #include <openvino/core/extension.hpp>
 #include <openvino/core/op_extension.hpp>
 #include <openvino/frontend/onnx/extension/conversion.hpp>
 #include <openvino/op/convert.hpp>
 #include <openvino/op/op.hpp>
-
-#include <algorithm>
-#include <memory>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -28,8 +28,8 @@ using ytk::HostError;
 using ytk::KernelLibrary;
 using ytk::ov_types::describe;
 
-// Attributes go into an exported blob as text, one string each: the engine's own writer rounds floats and cannot tell an
-// empty list from an absent one. The first letter is the type; floats are hexadecimal, hence exact.
+// Attributes go into an exported blob as text, one string each: the engine's own writer rounds floats and cannot tell
+// an empty list from an absent one. The first letter is the type; floats are hexadecimal, hence exact.
 std::string encode(const AttributeValue& value) {
   std::ostringstream text;
   if (const auto* ints = std::get_if<std::vector<int64_t>>(&value)) {
@@ -90,17 +90,30 @@ using AttributesPtr = std::shared_ptr<const AttributeSet>;
 // Where a blob keeps the variant of a node; a kernel's attribute cannot be called so.
 constexpr char kVariantKey[] = "ytk.variant";
 
-// Gives the tensors of a call the kernel's dtypes where the engine stores others, in scratch memory.
+// Gives the tensors of a call as the kernel expects them: in its own dtype where the engine stores another, and aligned
+// where the engine passes memory of the application's. Both are then in scratch memory.
 class Edge {
  public:
-  // The tensor that the kernel sees: `engine` itself, or one of `dtype` of the same dims.
+  // The tensor that the kernel sees: `engine` itself, or scratch memory of `dtype` and the same dims.
   ytk_tensor as(const ytk_tensor& engine, int32_t dtype) {
-    if (engine.dtype == dtype) return engine;
+    const bool aligned = reinterpret_cast<uintptr_t>(engine.data) % ytk::kAlignment == 0;
+    if (engine.dtype == dtype && aligned) return engine;
     ytk_tensor own = engine;
     own.dtype = dtype;
-    leases_.push_back(std::make_unique<ytk::WorkspacePool::Lease>(ytk::WorkspacePool::shared(), ytk::ov_types::byte_count(own)));
+    const auto bytes = static_cast<size_t>(ytk::ov_types::byte_count(own));
+    leases_.push_back(std::make_unique<ytk::WorkspacePool::Lease>(ytk::WorkspacePool::shared(), bytes));
     own.data = leases_.back()->data();
     return own;
+  }
+
+  // From one side of an edge to the other.
+  static void copy(const ytk_tensor& from, const ytk_tensor& to) {
+    if (from.data == to.data) return;
+    if (from.dtype == to.dtype) {
+      std::memcpy(to.data, from.data, static_cast<size_t>(ytk::ov_types::byte_count(from)));
+    } else {
+      ytk::ov_types::convert(from, to);
+    }
   }
 
  private:
@@ -131,7 +144,8 @@ class PluginOp final : public ov::op::Op {
     const std::vector<ytk_tensor> outputs = plugin_->library.infer(*attributes_, variant_, inputs);
     for (size_t i = 0; i < outputs.size(); ++i) {
       const ytk_tensor& output = outputs[i];
-      set_output_type(i, output_type(i), ov::PartialShape(std::vector<ov::Dimension>(output.dims, output.dims + output.rank)));
+      set_output_type(i, output_type(i),
+                      ov::PartialShape(std::vector<ov::Dimension>(output.dims, output.dims + output.rank)));
     }
   }
 
@@ -166,7 +180,7 @@ class PluginOp final : public ov::op::Op {
       const int32_t dtype = variant().in_dtypes[i];
       check_storage(stored, dtype, "input", i);
       kernel_inputs.push_back(edge.as(stored, dtype));
-      if (stored.dtype != dtype) ytk::ov_types::convert(stored, kernel_inputs.back());
+      Edge::copy(stored, kernel_inputs.back());
     }
     std::vector<ytk_tensor> kernel_outputs = plugin_->library.infer(*attributes_, variant_, kernel_inputs);
     std::vector<ytk_tensor> stored_outputs;
@@ -178,9 +192,7 @@ class PluginOp final : public ov::op::Op {
       kernel_outputs[i] = edge.as(stored_outputs[i], kernel_outputs[i].dtype);
     }
     plugin_->library.launch(*attributes_, variant_, kernel_inputs, kernel_outputs);
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      if (stored_outputs[i].dtype != kernel_outputs[i].dtype) ytk::ov_types::convert(kernel_outputs[i], stored_outputs[i]);
-    }
+    for (size_t i = 0; i < outputs.size(); ++i) Edge::copy(kernel_outputs[i], stored_outputs[i]);
     return true;
   }
 
@@ -193,16 +205,17 @@ class PluginOp final : public ov::op::Op {
 
   void check_storage(const ytk_tensor& stored, int32_t dtype, const char* what, size_t index) const {
     if (stored.dtype != ytk::ov_types::storage_dtype(dtype)) {
-      throw HostError(Blame::contract, "plugin " + plugin_->library.full_name() + ": the engine keeps " + what + " " + std::to_string(index) + " as " +
-                      ytk::dtype_name(stored.dtype) + ", the kernel's " + ytk::dtype_name(dtype) + " was expected to be kept as " +
-                      ytk::dtype_name(ytk::ov_types::storage_dtype(dtype)));
+      throw HostError(Blame::contract, "plugin " + plugin_->library.full_name() + ": the engine keeps " + what + " " +
+                                           std::to_string(index) + " as " + ytk::dtype_name(stored.dtype) +
+                                           ", the kernel's " + ytk::dtype_name(dtype) + " was expected to be kept as " +
+                                           ytk::dtype_name(ytk::ov_types::storage_dtype(dtype)));
     }
   }
 
   void give_shape(ov::Tensor& output, const ytk_tensor& wanted, size_t index) const {
     if (std::any_of(wanted.dims, wanted.dims + wanted.rank, [](int64_t dim) { return dim < 0; })) {
       throw HostError(Blame::kernel, "plugin " + plugin_->library.full_name() + ": output " + std::to_string(index) +
-                      " has no known shape at run time");
+                                         " has no known shape at run time");
     }
     const ov::Shape shape(wanted.dims, wanted.dims + wanted.rank);
     if (output.get_shape() != shape) output.set_shape(shape);
@@ -222,7 +235,8 @@ class PluginOp final : public ov::op::Op {
 std::shared_ptr<PluginOp> make_op(const PluginPtr& plugin, const ov::OutputVector& inputs,
                                   std::map<std::string, AttributeValue> values, int32_t variant) {
   plugin->library.check_attributes(values);
-  auto op = std::make_shared<PluginOp>(plugin, inputs, std::make_shared<const AttributeSet>(std::move(values)), variant);
+  auto op =
+      std::make_shared<PluginOp>(plugin, inputs, std::make_shared<const AttributeSet>(std::move(values)), variant);
   op->validate_and_infer_types();
   return op;
 }
@@ -280,6 +294,18 @@ ov::Output<ov::Node> as_type(const ov::Output<ov::Node>& value, const ov::elemen
   return value.get_element_type() == type ? value : std::make_shared<ov::op::v0::Convert>(value, type)->output(0);
 }
 
+// The graph's type of an output that the kernel gives in a stored type: back to what the inputs were stored for, if
+// they agree (a float16 node run by a float32 kernel gives float16 again).
+int32_t declared_output(int32_t dtype, const std::vector<int32_t>& declared, const std::vector<int32_t>& stored) {
+  int32_t answer = dtype;
+  for (size_t i = 0; i < declared.size(); ++i) {
+    if (stored[i] != dtype) continue;
+    if (declared[i] == dtype || (answer != dtype && answer != declared[i])) return dtype;
+    answer = declared[i];
+  }
+  return answer;
+}
+
 // Makes an operation when an ONNX file is read: between conversions, where the engine would store a tensor otherwise.
 // A variant that works in the stored types is preferred: it saves those conversions.
 ov::OutputVector convert(const PluginPtr& plugin, const ov::frontend::NodeContext& node) {
@@ -294,13 +320,17 @@ ov::OutputVector convert(const PluginPtr& plugin, const ov::frontend::NodeContex
     inputs.push_back(as_type(input, ytk::ov_types::engine_dtype(stored.back())));
   }
   const int32_t exact = library.find_variant(declared);
-  if (exact < 0) library.refuse_dtypes(declared);
   const int32_t direct = library.find_variant(stored);
-  const std::shared_ptr<PluginOp> op = make_op(plugin, inputs, read_attributes(*plugin, node), direct >= 0 ? direct : exact);
+  if (exact < 0 && direct < 0) library.refuse_dtypes(declared);
+  const std::shared_ptr<PluginOp> op =
+      make_op(plugin, inputs, read_attributes(*plugin, node), direct >= 0 ? direct : exact);
   op->set_friendly_name(node.get_name());
   ov::OutputVector outputs;
   for (size_t i = 0; i < library.output_count(); ++i) {
-    outputs.push_back(as_type(op->output(i), ytk::ov_types::engine_dtype(library.table().variants[exact].out_dtypes[i])));
+    const int32_t dtype = exact >= 0
+                              ? library.table().variants[exact].out_dtypes[i]
+                              : declared_output(library.table().variants[direct].out_dtypes[i], declared, stored);
+    outputs.push_back(as_type(op->output(i), ytk::ov_types::engine_dtype(dtype)));
   }
   return outputs;
 }
@@ -317,7 +347,8 @@ std::vector<PluginPtr> load_all(const char* const* paths, int32_t count, int32_t
     auto plugin = std::make_shared<const Plugin>(paths[i], threads);
     for (const PluginPtr& other : plugins) {
       if (other->library.full_name() == plugin->library.full_name()) {
-        throw HostError(Blame::library, "plugin " + plugin->library.full_name() + " is given twice; the second is " + paths[i]);
+        throw HostError(Blame::library,
+                        "plugin " + plugin->library.full_name() + " is given twice; the second is " + paths[i]);
       }
     }
     plugins.push_back(std::move(plugin));

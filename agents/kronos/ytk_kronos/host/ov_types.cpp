@@ -1,9 +1,8 @@
 #include "ov_types.h"
 
+#include <algorithm>
 #include <openvino/core/type/bfloat16.hpp>
 #include <openvino/core/type/float16.hpp>
-
-#include <algorithm>
 #include <string>
 
 #include "kernel_library.h"
@@ -17,9 +16,11 @@ struct DTypePair {
 };
 
 constexpr DTypePair kDTypes[] = {
-    {ov::element::Type_t::f32, YTK_FLOAT32},   {ov::element::Type_t::f16, YTK_FLOAT16}, {ov::element::Type_t::f64, YTK_FLOAT64},
-    {ov::element::Type_t::bf16, YTK_BFLOAT16}, {ov::element::Type_t::i8, YTK_INT8},     {ov::element::Type_t::u8, YTK_UINT8},
-    {ov::element::Type_t::i32, YTK_INT32},     {ov::element::Type_t::i64, YTK_INT64},   {ov::element::Type_t::boolean, YTK_BOOL},
+    {ov::element::Type_t::f32, YTK_FLOAT32},  {ov::element::Type_t::f16, YTK_FLOAT16},
+    {ov::element::Type_t::f64, YTK_FLOAT64},  {ov::element::Type_t::bf16, YTK_BFLOAT16},
+    {ov::element::Type_t::i8, YTK_INT8},      {ov::element::Type_t::u8, YTK_UINT8},
+    {ov::element::Type_t::i32, YTK_INT32},    {ov::element::Type_t::i64, YTK_INT64},
+    {ov::element::Type_t::boolean, YTK_BOOL},
 };
 
 template <typename From, typename To>
@@ -51,7 +52,8 @@ constexpr Conversion kConversions[] = {
 // A tensor of this rank whose dims the caller fills in.
 ytk_tensor blank(const ov::element::Type& type, size_t rank) {
   if (rank > YTK_MAX_RANK) {
-    throw HostError(Blame::contract, "rank " + std::to_string(rank) + " is above " + std::to_string(YTK_MAX_RANK) + ", the most a kernel takes");
+    throw HostError(Blame::contract, "rank " + std::to_string(rank) + " is above " + std::to_string(YTK_MAX_RANK) +
+                                         ", the most a kernel takes");
   }
   ytk_tensor tensor{};
   tensor.dtype = kernel_dtype(type);
@@ -79,8 +81,9 @@ ov::element::Type engine_dtype(int32_t dtype) {
 
 ytk_tensor describe(const ov::element::Type& type, const ov::PartialShape& shape) {
   ytk_tensor tensor = blank(type, shape.size());
-  std::transform(shape.begin(), shape.end(), tensor.dims,
-                 [](const ov::Dimension& dim) { return dim.is_static() ? static_cast<int64_t>(dim.get_length()) : int64_t{-1}; });
+  std::transform(shape.begin(), shape.end(), tensor.dims, [](const ov::Dimension& dim) {
+    return dim.is_static() ? static_cast<int64_t>(dim.get_length()) : int64_t{-1};
+  });
   return tensor;
 }
 
@@ -119,9 +122,9 @@ int32_t storage_dtype(int32_t dtype) {
 }
 
 void convert(const ytk_tensor& from, const ytk_tensor& to) {
-  const auto* const conversion = std::find_if(std::begin(kConversions), std::end(kConversions), [&](const Conversion& c) {
-    return c.from == from.dtype && c.to == to.dtype;
-  });
+  const auto* const conversion =
+      std::find_if(std::begin(kConversions), std::end(kConversions),
+                   [&](const Conversion& c) { return c.from == from.dtype && c.to == to.dtype; });
   if (conversion == std::end(kConversions)) {
     throw HostError(Blame::contract, "no conversion from " + dtype_name(from.dtype) + " to " + dtype_name(to.dtype));
   }

@@ -1,0 +1,1 @@
+"""Engines behind one protocol: :mod:`ytk_kronos.engines.base`."""

@@ -1,0 +1,229 @@
+"""The job kinds that Kronos takes. The agent's process imports no engine: each step is a task in a child of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from ytk_core.agent.handler import JobContext
+from ytk_core.errors import FailureClass, UserError
+from ytk_core.formats.engine_bundle import read_manifest
+from ytk_core.formats.plugin_manifest import SUFFIX
+from ytk_core.jobs import EngineBuildParams, EngineProfileParams, EngineVerifyParams, JobKind, JobResult
+from ytk_core.sandbox import SandboxPolicy
+
+from ytk_kronos import hostlib
+from ytk_kronos.task_types import (
+    BUNDLE,
+    INPUTS,
+    OUT,
+    VERIFY,
+    BuildTask,
+    Measuring,
+    OpenTask,
+    PluginInput,
+    ReassembleTask,
+    RunTask,
+    VerifyTask,
+)
+
+_MODEL = "model.onnx"
+_WEIGHTS = "model.npz"
+_PLUGINS = "plugins/"
+_REFERENCE = "reference.npz"
+# The sandboxed part of a job that also holds secrets of the judge works below this, and sees nothing beside it.
+_CONFINED = "engine"
+_UNPACKED = f"{_CONFINED}/in/bundle"
+_MAX_FILE_BYTES = 16 * 1024**3
+_MAX_PROCESSES = 512  # threads count: the engine's pool and each kernel's
+
+Params = TypeVar("Params", EngineBuildParams, EngineProfileParams, EngineVerifyParams)
+
+
+class _Handler:
+    """What the three kinds share.
+
+    Args:
+        cache_dir: Where the compiled engine host library is kept.
+        device_uid: The device that measurements are of.
+    """
+
+    def __init__(self, cache_dir: Path, device_uid: str = "") -> None:
+        self._cache_dir = cache_dir
+        self._device_uid = device_uid
+
+    async def _host_library(self, ctx: JobContext) -> str:
+        # Compiling our own sources is trusted work, and the sandbox could not keep its result.
+        lines: list[str] = []
+        try:
+            return str(await asyncio.to_thread(hostlib.ensure_host, self._cache_dir, lines.append))
+        finally:
+            for line in lines:
+                ctx.log(line)
+
+    def _measuring(self, ctx: JobContext, params: Params) -> Measuring:
+        return Measuring(
+            iterations=params.iterations,
+            warmup=params.warmup,
+            threads=params.threads or len(os.sched_getaffinity(0)),
+            worker_id=ctx.worker_id,
+            device_uid=self._device_uid,
+        )
+
+
+class BuildHandler(_Handler):
+    """``engine.build``: model, weights and plugins to an engine bundle."""
+
+    kinds = frozenset({JobKind.ENGINE_BUILD})
+
+    async def run(self, ctx: JobContext) -> JobResult:
+        """Build.
+
+        Raises:
+            YtkError: As :mod:`ytk_kronos.tasks`; UserError ``bad_params``, ``no_manifest``.
+        """
+        params = _params(ctx, EngineBuildParams)
+        model = await ctx.fetch(_MODEL)
+        weights = (await ctx.fetch_all(_WEIGHTS)).get(_WEIGHTS)
+        plugins = _pair_up(await ctx.fetch_all(_PLUGINS))
+        host = await self._host_library(ctx) if plugins else None
+        task = BuildTask(
+            model=str(model),
+            weights=str(weights) if weights else None,
+            plugins=plugins,
+            host_library=host,
+            arch=ctx.spec.arch_spec,
+            precision=params.precision,
+            measuring=self._measuring(ctx, params),
+        )
+        summary = await ctx.run_task(
+            "ytk_kronos.tasks:build_engine", _plain(task), sandbox=_policy(host), blame=_blame(plugins)
+        )
+        ctx.progress(0.9, "writing the engine bundle")
+        entries = await ctx.run_task("ytk_kronos.tasks:assemble_bundle", _plain(task), sandbox=None)
+        outputs = await ctx.publish({BUNDLE: ctx.workdir / BUNDLE})
+        return JobResult(outputs=outputs, summary=_measured(summary) | entries)
+
+
+class ProfileHandler(_Handler):
+    """``engine.profile``: an engine bundle to the same with measurements taken anew."""
+
+    kinds = frozenset({JobKind.ENGINE_PROFILE})
+
+    async def run(self, ctx: JobContext) -> JobResult:
+        """Profile.
+
+        Raises:
+            YtkError: As :mod:`ytk_kronos.tasks`; UserError ``bad_params``.
+        """
+        params = _params(ctx, EngineProfileParams)
+        bundle = await ctx.fetch(BUNDLE)
+        opening = OpenTask(bundle=str(bundle), dest=_UNPACKED)
+        await ctx.run_task("ytk_kronos.tasks:open_bundle", _plain(opening), sandbox=None)
+        host = await self._host_library(ctx) if (await asyncio.to_thread(read_manifest, bundle)).plugins else None
+        task = RunTask(bundle_dir="in/bundle", host_library=host, measuring=self._measuring(ctx, params))
+        summary = await ctx.run_task(
+            "ytk_kronos.tasks:profile_engine",
+            _plain(task),
+            sandbox=_policy(host),
+            blame=_blame(host),
+            subdir=_CONFINED,
+        )
+        again = ReassembleTask(bundle=str(bundle), bundle_dir=_UNPACKED, fresh=f"{_CONFINED}/{OUT}")
+        entries = await ctx.run_task("ytk_kronos.tasks:reassemble_bundle", _plain(again), sandbox=None)
+        outputs = await ctx.publish({BUNDLE: ctx.workdir / BUNDLE})
+        return JobResult(outputs=outputs, summary=_measured(summary) | entries)
+
+
+class VerifyHandler(_Handler):
+    """``engine.verify``: an engine bundle and a reference to a report."""
+
+    kinds = frozenset({JobKind.ENGINE_VERIFY})
+
+    async def run(self, ctx: JobContext) -> JobResult:
+        """Run the engine on the reference's inputs, and judge its outputs where it cannot reach.
+
+        Raises:
+            YtkError: As :mod:`ytk_kronos.tasks`; UserError ``bad_params``.
+        """
+        params = _params(ctx, EngineVerifyParams)
+        bundle, reference = await ctx.fetch(BUNDLE), await ctx.fetch(_REFERENCE)
+        opening = OpenTask(bundle=str(bundle), dest=_UNPACKED, reference=str(reference))
+        await ctx.run_task("ytk_kronos.tasks:open_bundle", _plain(opening), sandbox=None)
+        host = await self._host_library(ctx) if (await asyncio.to_thread(read_manifest, bundle)).plugins else None
+        task = RunTask(
+            bundle_dir="in/bundle",
+            host_library=host,
+            measuring=self._measuring(ctx, params),
+            inputs=f"in/{INPUTS}",
+        )
+        summary = await ctx.run_task(
+            "ytk_kronos.tasks:run_samples", _plain(task), sandbox=_policy(host), blame=_blame(host), subdir=_CONFINED
+        )
+        ctx.progress(0.9, "comparing")
+        judging = VerifyTask(
+            bundle=str(bundle),
+            reference=str(reference),
+            results=f"{_CONFINED}/{OUT}",
+            rtol=params.rtol,
+            atol=params.atol,
+        )
+        verdict = await ctx.run_task("ytk_kronos.tasks:verify_outputs", _plain(judging), sandbox=None)
+        outputs = await ctx.publish({VERIFY: ctx.workdir / VERIFY})
+        return JobResult(outputs=outputs, summary=_measured(summary) | verdict)
+
+
+def _params(ctx: JobContext, kind: type[Params]) -> Params:
+    try:
+        return msgspec.convert(ctx.spec.params, kind)
+    except msgspec.ValidationError as err:
+        raise UserError(
+            f"{ctx.spec.kind}: {err}", code="bad_params", hint=f"Parameters: {', '.join(kind.__struct_fields__)}."
+        ) from err
+
+
+def _pair_up(files: dict[str, Path]) -> tuple[PluginInput, ...]:
+    """Put each library with its manifest.
+
+    Raises:
+        UserError: ``no_manifest``: one of the two is missing.
+    """
+    libraries = sorted(name for name in files if not name.endswith(SUFFIX))
+    for name in libraries:
+        if f"{name}{SUFFIX}" not in files:
+            raise UserError(
+                f"{name} came without {Path(name).name}{SUFFIX}",
+                code="no_manifest",
+                hint="Keep the two files that `ytk embedded build-plugin` writes together.",
+            )
+    if orphans := [name for name in files if name.endswith(SUFFIX) and name.removesuffix(SUFFIX) not in files]:
+        raise UserError(f"{orphans[0]} came without its library", code="no_manifest", hint="Send both files.")
+    return tuple(PluginInput(file=str(files[name]), manifest=str(files[f"{name}{SUFFIX}"])) for name in libraries)
+
+
+def _policy(host_library: str | None) -> SandboxPolicy:
+    """What an engine's process may use: all of the machine's memory, but no more (else the whole worker dies)."""
+    return SandboxPolicy(
+        read_only=(Path(host_library),) if host_library else (),
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        file_bytes=_MAX_FILE_BYTES,
+        processes=_MAX_PROCESSES,
+    )
+
+
+def _blame(plugins: object) -> FailureClass:
+    """A crash is the kernel's if there is one; else the engine's, which is ours to choose."""
+    return FailureClass.CANDIDATES if plugins else FailureClass.OURS
+
+
+def _measured(summary: dict[str, Any]) -> dict[str, Any]:
+    """Take what a sandboxed task said into a job's summary, and only what it is expected to say."""
+    return {key: summary[key] for key in ("benchmark", "stable", "reason") if key in summary}
+
+
+def _plain(task: msgspec.Struct) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(task)
+    return plain
