@@ -1,0 +1,1 @@
+"""The evaluator: builds, runs and judges candidates without torch."""

@@ -1,0 +1,168 @@
+"""Convolution and transposed convolution as one summing reduction, any number of spatial dims, groups and dilation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+from ytk_gaia.generator import inductor_adapter as inductor
+
+aten = torch.ops.aten
+ops = inductor.ops
+
+
+@dataclass(frozen=True)
+class _Geometry:
+    """Sizes of one convolution; all tuples are per spatial dim."""
+
+    inputs: tuple[Any, ...]
+    kernel: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    groups: int
+    in_channels_per_group: Any
+    out_channels_per_group: Any
+
+
+def _int64(expression: Any) -> Any:
+    return ops.index_expr(expression, torch.int64)
+
+
+def _at_least_zero(expression: Any) -> Any:
+    return ops.ge(_int64(expression), ops.constant(0, torch.int64))
+
+
+def _below(expression: Any, limit: Any) -> Any:
+    return ops.lt(_int64(expression), _int64(sympy.sympify(limit)))
+
+
+def _source(geometry: _Geometry, d: int, out: Any, tap: Any) -> tuple[Any, list[Any]]:
+    """Give the input position along dim ``d`` that output ``out`` reads through ``tap``, and when it exists."""
+    stride, padding, dilation = geometry.stride[d], geometry.padding[d], geometry.dilation[d]
+    size, taps = geometry.inputs[d], geometry.kernel[d]
+    conditions = []
+    if geometry.transposed:
+        reach = out + padding - tap * dilation
+        position = inductor.FloorDiv(reach, stride) if stride != 1 else reach
+        if stride != 1:
+            # The shift keeps the dividend non-negative, where C's and Python's remainders agree.
+            shifted = reach + stride * taps * dilation
+            remainder = inductor.ModularIndexing(shifted, 1, stride)
+            conditions.append(ops.eq(_int64(remainder), ops.constant(0, torch.int64)))
+        conditions += [_at_least_zero(reach), _below(position, size)]
+        return position, conditions
+    position = out * stride - padding + tap * dilation
+    if padding > 0:
+        conditions.append(_at_least_zero(position))
+    last = (geometry.outputs[d] - 1) * stride - padding + (taps - 1) * dilation
+    if not (sympy.sympify(last) < size) == True:  # noqa: E712 -- a symbolic comparison is neither
+        conditions.append(_below(position, size))
+    return position, conditions
+
+
+def _geometry(
+    x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int
+) -> _Geometry:
+    sizes, weights = list(x.get_size()), list(weight.get_size())
+    spatial = len(weights) - 2
+
+    def per_dim(values: Any) -> tuple[int, ...]:
+        return tuple(int(v) for v in (list(values) * spatial if len(values) == 1 else values))
+
+    stride, padding, dilation, extra = map(per_dim, (stride, padding, dilation, output_padding))
+    inputs, kernel = sizes[-spatial:], weights[2:]
+    outputs = []
+    for d in range(spatial):
+        span = dilation[d] * (kernel[d] - 1)
+        if transposed:
+            outputs.append((inputs[d] - 1) * stride[d] - 2 * padding[d] + span + extra[d] + 1)
+        else:
+            outputs.append(inductor.FloorDiv(inputs[d] + 2 * padding[d] - span - 1, stride[d]) + 1)
+    return _Geometry(
+        inputs=tuple(inputs),
+        kernel=tuple(kernel),
+        outputs=tuple(outputs),
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        transposed=transposed,
+        groups=groups,
+        in_channels_per_group=inductor.FloorDiv(weights[0], groups) if transposed else weights[1],
+        out_channels_per_group=weights[1] if transposed else inductor.FloorDiv(weights[0], groups),
+    )
+
+
+def lower_convolution(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Any:
+    """Lower ``aten.convolution``.
+
+    Args:
+        x: (N, C, *spatial) or (C, *spatial).
+        weight: (OC, C / groups, *kernel); transposed (C, OC / groups, *kernel).
+        bias: (OC,) or None.
+        stride: One number or one per spatial dim; so ``padding``, ``dilation``, ``output_padding``.
+        padding: See stride.
+        dilation: See stride.
+        transposed: Whether this is the gradient form.
+        output_padding: See stride; transposed only.
+        groups: Channel groups.
+    """
+    x.realize()
+    weight.realize()
+    geometry = _geometry(x, weight, stride, padding, dilation, transposed, output_padding, groups)
+    spatial = len(geometry.kernel)
+    batched = len(x.get_size()) == spatial + 2
+    load_x, load_weight = x.make_loader(), weight.make_loader()
+    per_group_in, per_group_out = geometry.in_channels_per_group, geometry.out_channels_per_group
+
+    def body(index: Any, reduced: Any) -> Any:
+        n, channel, *out = index if batched else (None, *index)
+        in_channel, *taps = reduced
+        group = sympy.Integer(0) if groups == 1 else inductor.FloorDiv(channel, per_group_out)
+        positions, conditions = [], []
+        for d in range(spatial):
+            position, needed = _source(geometry, d, out[d], taps[d])
+            positions.append(position)
+            conditions += needed
+        source = [group * per_group_in + in_channel, *positions]
+        if batched:
+            source.insert(0, n)
+        if transposed:
+            tap = [group * per_group_in + in_channel, channel - group * per_group_out, *taps]
+        else:
+            tap = [channel, in_channel, *taps]
+
+        def product() -> Any:
+            return ops.mul(load_x(source), load_weight(tap))
+
+        if not conditions:
+            return product()
+        mask = conditions[0]
+        for condition in conditions[1:]:
+            mask = ops.logical_and(mask, condition)
+        return ops.masked(mask, product, 0.0)
+
+    channels = per_group_out * groups
+    ranges = [channels, *geometry.outputs]
+    if batched:
+        ranges.insert(0, x.get_size()[0])
+    result = inductor.reduction(x.get_device(), x.get_dtype(), ranges, [per_group_in, *geometry.kernel], body)
+    if bias is None:
+        return result
+    shape = [channels, *([1] * spatial)]
+    return inductor.lowerings[aten.add.Tensor](result, inductor.lowerings[aten.view.default](bias, shape))

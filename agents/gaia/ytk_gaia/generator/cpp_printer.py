@@ -1,0 +1,448 @@
+"""Prints the body of one loop nest of Inductor's loop IR as C++.
+
+The printer is an Inductor *ops handler*: running a loop body with it installed calls one method per scalar operation, and
+each returns the C++ name of its value. Loops, threads and memory are the business of :mod:`ytk_gaia.generator.emit_cpp`.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+import sympy
+import torch
+
+from ytk_gaia.generator import inductor_adapter as inductor
+from ytk_gaia.generator.lowering import CannotLowerError
+
+# What a value is while it is computed with: halves are widened on load and rounded on store.
+COMPUTE_TYPE: dict[Any, str] = {
+    torch.float64: "double",
+    torch.float32: "float",
+    torch.float16: "float",
+    torch.bfloat16: "float",
+    torch.int64: "int64_t",
+    torch.int32: "int32_t",
+    torch.int16: "int16_t",
+    torch.int8: "int8_t",
+    torch.uint8: "uint8_t",
+    torch.bool: "bool",
+}
+STORAGE_TYPE: dict[Any, str] = {
+    **COMPUTE_TYPE,
+    torch.float16: "ytk::half",
+    torch.bfloat16: "ytk::bfloat16",
+}
+
+
+def runtime_header() -> str:
+    """Give the text of ``ytk_loops.h``, which goes into every bundle's header."""
+    return resources.files("ytk_gaia").joinpath("cpp/ytk_loops.h").read_text(encoding="utf-8")
+
+
+@functools.cache
+def printable_operations() -> frozenset[str]:
+    """Give the scalar operations that the runtime header defines (``op_<name>``)."""
+    return frozenset(re.findall(r"\bop_(\w+)", runtime_header()))
+
+
+def c_type(dtype: Any, table: dict[Any, str] = COMPUTE_TYPE) -> str:
+    """Give the C++ type of a torch dtype.
+
+    Raises:
+        CannotLowerError: There is none (complex, quantised, unsigned above 8 bits).
+    """
+    try:
+        return table[dtype]
+    except KeyError as err:
+        raise CannotLowerError([f"dtype {dtype}"]) from err
+
+
+class IndexPrinter(inductor.CppPrinter):  # type: ignore[misc] -- torch carries no types
+    """Index expressions as C++ over int64_t, with no help from libtorch's headers."""
+
+    def _print_Integer(self, expr: Any) -> str:  # noqa: N802 -- sympy's dispatch
+        return f"{int(expr)}L"
+
+    def _quotient(self, numerator: Any, divisor: Any) -> str:
+        top, bottom = self.doprint(numerator), self.doprint(divisor)
+        if numerator.is_nonnegative and divisor.is_positive:
+            return f"(({top}) / ({bottom}))"
+        return f"ytk::floor_divide({top}, {bottom})"
+
+    def _remainder(self, numerator: str, divisor: Any, *, plain: bool) -> str:
+        bottom = self.doprint(divisor)
+        return f"(({numerator}) % ({bottom}))" if plain else f"ytk::floor_modulo({numerator}, {bottom})"
+
+    def _print_FloorDiv(self, expr: Any) -> str:  # noqa: N802
+        return self._quotient(*expr.args)
+
+    def _print_CleanDiv(self, expr: Any) -> str:  # noqa: N802
+        return self._quotient(*expr.args)
+
+    def _print_ModularIndexing(self, expr: Any) -> str:  # noqa: N802
+        x, divisor, modulus = expr.args
+        top = self.doprint(x) if divisor == 1 else self._quotient(x, divisor)
+        return self._remainder(top, modulus, plain=bool(x.is_nonnegative and divisor.is_positive))
+
+    def _print_PythonMod(self, expr: Any) -> str:  # noqa: N802
+        return self._remainder(self.doprint(expr.args[0]), expr.args[1], plain=bool(expr.args[0].is_nonnegative))
+
+
+def print_index(expression: Any) -> str:
+    """Print an index or size expression as C++."""
+    return str(IndexPrinter().doprint(sympy.sympify(expression)))
+
+
+class NestKind(enum.Enum):
+    """What decides how a nest may be scheduled."""
+
+    POINTWISE = "pointwise"
+    REDUCTION = "reduction"
+    SCAN = "scan"
+    SORT = "sort"
+    SCATTER = "scatter"
+    """Writes through computed indices: two iterations may meet, so the order of iterations matters."""
+
+
+@dataclass(frozen=True)
+class StateVariable:
+    """What a reduction carries from one step to the next.
+
+    Attributes:
+        name: C++ name in the body.
+        c_type: Its type.
+        initial: Its value before the first step.
+        combine: C++ expression over ``{a}`` and ``{b}`` that joins two partial results; None where there is no such form.
+    """
+
+    name: str
+    c_type: str
+    initial: str
+    combine: str | None = None
+
+
+@dataclass(frozen=True)
+class SortKeys:
+    """One sort of (key, original position) pairs along the reduced dims."""
+
+    buffer: str
+    key_type: str
+    index_type: str
+    descending: bool
+    fill: tuple[str, ...]
+
+    @property
+    def pair_type(self) -> str:
+        """C++ type of one element."""
+        return f"ytk::sort_pair<{self.key_type}, {self.index_type}>"
+
+
+@dataclass
+class Nest:
+    """One printed loop nest: sizes, and statements that speak of ``i<k>`` and ``r<k>``."""
+
+    buffer: str
+    sizes: list[Any]
+    reduced: list[Any]
+    kind: NestKind = NestKind.POINTWISE
+    state: list[StateVariable] = field(default_factory=list)
+    body: list[str] = field(default_factory=list)
+    epilogue: list[str] = field(default_factory=list)
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+    sort: SortKeys | None = None
+
+
+_SIMPLE_REDUCTIONS = {
+    # torch's name: (initial value, step, combination of partial results)
+    "sum": ("0", "{a} += {v};", "{a} + {b}"),
+    "prod": ("1", "{a} *= {v};", "{a} * {b}"),
+    "any": ("false", "{a} = {a} || {v};", "{a} || {b}"),
+    "xor_sum": ("0", "{a} ^= {v};", "{a} ^ {b}"),
+    "max": ("ytk::lowest<{t}>()", "{a} = ytk::op_maximum({a}, ({t}){v});", "ytk::op_maximum({a}, {b})"),
+    "min": ("ytk::highest<{t}>()", "{a} = ytk::op_minimum({a}, ({t}){v});", "ytk::op_minimum({a}, {b})"),
+}
+
+
+class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc] -- torch carries no types
+    """Collects the statements of one nest.
+
+    Args:
+        nest: Filled while the loop body runs.
+        pointer_of: Inductor's buffer name to the C++ pointer of its storage.
+        dtype_of: Inductor's buffer name to torch dtype.
+    """
+
+    def __init__(self, nest: Nest, pointer_of: Callable[[str], str], dtype_of: Callable[[str], Any]) -> None:
+        self._nest = nest
+        self._pointer_of = pointer_of
+        self._dtype_of = dtype_of
+        self._blocks: list[list[str]] = [nest.body]
+        # A statement inside a masked lambda is invisible outside it, so common subexpressions live per block.
+        self._known: list[dict[str, str]] = [{}]
+        self._count = 0
+        linear = sympy.Integer(0)
+        for size, variable in zip(nest.reduced, reduction_variables(len(nest.reduced)), strict=True):
+            linear = linear * size + variable
+        self._reduced_position = print_index(linear)
+
+    # ---- statements --------------------------------------------------------------------------------------------------
+
+    def _new(self) -> str:
+        self._count += 1
+        return f"t{self._count}"
+
+    def _say(self, statement: str) -> None:
+        self._blocks[-1].append(statement)
+
+    def _let(self, expression: str) -> str:
+        for known in reversed(self._known):
+            if expression in known:
+                return known[expression]
+        name = self._new()
+        self._say(f"const auto {name} = {expression};")
+        self._known[-1][expression] = name
+        return name
+
+    @contextmanager
+    def _block(self) -> Iterator[list[str]]:
+        block: list[str] = []
+        self._blocks.append(block)
+        self._known.append({})
+        try:
+            yield block
+        finally:
+            self._blocks.pop()
+            self._known.pop()
+
+    def _text(self, value: Any) -> str:
+        if isinstance(value, str):
+            return value
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, int):
+            return f"{value}L" if value != -(2**63) else "INT64_MIN"
+        if isinstance(value, float):
+            if math.isnan(value):
+                return "YTK_NAN"
+            if math.isinf(value):
+                return "YTK_INFINITY" if value > 0 else "(-YTK_INFINITY)"
+            return repr(value)
+        if isinstance(value, sympy.Basic):
+            return print_index(value)
+        raise CannotLowerError([f"literal of type {type(value).__name__}"])
+
+    # ---- scalar operations -------------------------------------------------------------------------------------------
+
+    def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        if name not in printable_operations():
+            raise CannotLowerError([f"scalar operation {name}"])
+        operands = [self._text(a) for a in (*args, *kwargs.values())]
+        return self._let(f"ytk::op_{name}({', '.join(operands)})")
+
+    def constant(self, value: Any, dtype: Any) -> str:
+        """Print a literal."""
+        return self._let(f"({c_type(dtype)})({self._text(value)})")
+
+    def index_expr(self, expr: Any, dtype: Any) -> str:
+        """Print an index as a value."""
+        return self._let(f"({c_type(dtype)})({print_index(expr)})")
+
+    def value_expr(self, expr: Any, dtype: Any) -> str:
+        """Print a symbolic value."""
+        return self.index_expr(expr, dtype)
+
+    def to_dtype(self, x: str, dtype: Any, src_dtype: Any = None, use_compute_types: bool = True) -> str:
+        """Convert; a half stays a float in a register but is rounded as a half would be."""
+        del src_dtype, use_compute_types
+        if dtype in {torch.float16, torch.bfloat16}:
+            return self._let(f"ytk::round_to<{c_type(dtype, STORAGE_TYPE)}>({x})")
+        return self._let(f"ytk::cast<{c_type(dtype)}>({x})")
+
+    def to_dtype_bitcast(self, x: str, dtype: Any, src_dtype: Any) -> str:
+        """Reinterpret the bits."""
+        if {dtype, src_dtype} & {torch.float16, torch.bfloat16}:
+            raise CannotLowerError(["bit cast of a half"])
+        return self._let(f"ytk::bitcast<{c_type(dtype)}>(({c_type(src_dtype)}){x})")
+
+    def trunc_to_int(self, x: str, dtype: Any) -> str:
+        """Round towards zero to an integer type; the next three likewise."""
+        return self._let(f"({c_type(dtype)})std::trunc({x})")
+
+    def floor_to_int(self, x: str, dtype: Any) -> str:
+        """Round down to an integer type."""
+        return self._let(f"({c_type(dtype)})std::floor({x})")
+
+    def ceil_to_int(self, x: str, dtype: Any) -> str:
+        """Round up to an integer type."""
+        return self._let(f"({c_type(dtype)})std::ceil({x})")
+
+    def round_to_int(self, x: str, dtype: Any) -> str:
+        """Round half to even to an integer type."""
+        return self._let(f"({c_type(dtype)})std::nearbyint({x})")
+
+    def frexp(self, x: str) -> tuple[str, str]:
+        """Split into mantissa and exponent."""
+        exponent, mantissa = self._new(), self._new()
+        self._say(f"int {exponent} = 0; const auto {mantissa} = std::frexp({x}, &{exponent});")
+        return mantissa, f"(int32_t){exponent}"
+
+    def masked(self, mask: str, body: Callable[[], Any], other: Any) -> str:
+        """Evaluate ``body`` only where the mask holds: its loads may be out of bounds elsewhere."""
+        with self._block() as block:
+            result = body()
+        function = self._new()
+        self._say(f"const auto {function} = [&]() {{ {' '.join(block)} return {result}; }};")
+        return self._let(f"{mask} ? {function}() : (decltype({function}()))({self._text(other)})")
+
+    # ---- memory ------------------------------------------------------------------------------------------------------
+
+    def load(self, name: str, index: Any) -> str:
+        """Read one element of a buffer."""
+        self._nest.reads.add(name)
+        return self._let(f"ytk::load({self._pointer_of(name)}[{print_index(index)}])")
+
+    def indirect_indexing(self, var: str, size: Any, check: bool = True, wrap_neg: bool = True) -> Any:
+        """Turn a computed value into an index.
+
+        torch raises on an index out of range; a kernel cannot, so it is clamped: a hostile index must not reach outside the
+        tensor.
+        """
+        limit = print_index(size)
+        function = "index_in" if wrap_neg else "index_from_zero_in"
+        expression = f"ytk::{function}((int64_t){var}, {limit})" if check or wrap_neg else f"(int64_t){var}"
+        return inductor.index_symbol(self._let(expression))
+
+    def check_bounds(self, *_args: Any, **_kwargs: Any) -> None:
+        """Nothing: indices are clamped, see :meth:`indirect_indexing`."""
+
+    def device_assert_async(self, *_args: Any, **_kwargs: Any) -> None:
+        """Nothing: a kernel has no way to raise."""
+
+    def store(self, name: str, index: Any, value: str, mode: str | None = None) -> None:
+        """Write one element, or add to it."""
+        if mode not in {None, "atomic_add"}:
+            raise CannotLowerError([f"store mode {mode}"])
+        self._nest.writes.add(name)
+        target = f"{self._pointer_of(name)}[{print_index(index)}]"
+        if mode is None:
+            self._say(f"ytk::store({target}, {value});")
+            return
+        # No atomics: a scatter runs in one thread, so that its sums have one order and two runs agree bit by bit.
+        self._nest.kind = NestKind.SCATTER
+        self._say(f"ytk::store({target}, ytk::op_add(ytk::load({target}), {value}));")
+
+    def store_reduction(self, name: str, index: Any, value: str) -> None:
+        """Write the result of a reduction after its loops."""
+        self._nest.writes.add(name)
+        self._nest.epilogue.append(f"ytk::store({self._pointer_of(name)}[{print_index(index)}], {value});")
+
+    # ---- reductions, scans, sorts ------------------------------------------------------------------------------------
+
+    def _carry(self, c: str, initial: str, combine: str | None = None) -> str:
+        name = f"s{len(self._nest.state)}"
+        self._nest.state.append(StateVariable(name, c, initial, combine))
+        return name
+
+    def reduction(self, dtype: Any, src_dtype: Any, reduction_type: str, value: Any) -> Any:
+        """Add one step of a reduction; gives the names that hold its result after the loops."""
+        self._nest.kind = NestKind.REDUCTION
+        c = c_type(dtype)
+        if reduction_type == "dot":
+            value, reduction_type = self._let(f"ytk::op_mul({value[0]}, {value[1]})"), "sum"
+        if reduction_type in _SIMPLE_REDUCTIONS:
+            initial, step, combine = _SIMPLE_REDUCTIONS[reduction_type]
+            name = self._carry(c, initial.format(t=c), combine)
+            self._say(step.format(a=name, v=value, t=c))
+            return name
+        if reduction_type in {"argmax", "argmin"}:
+            return self._arg_reduction(c_type(src_dtype), reduction_type, value)
+        if reduction_type == "welford_reduce":
+            mean, squares, weight = (self._carry(c, "0") for _ in range(3))
+            self._say(f"ytk::welford({mean}, {squares}, {weight}, {value});")
+            return mean, squares, weight
+        raise CannotLowerError([f"reduction {reduction_type}"])
+
+    def _arg_reduction(self, c: str, reduction_type: str, value: Any) -> str:
+        if isinstance(value, tuple | list):
+            value = value[0]
+        best, position = self._carry(c, "0"), self._carry("int64_t", "-1")
+        better = "better_max" if reduction_type == "argmax" else "better_min"
+        at = self._reduced_position
+        self._say(
+            f"if ({position} < 0 || ytk::{better}<{c}>({value}, {best})) {{ {best} = {value}; {position} = {at}; }}"
+        )
+        return position
+
+    def scan(self, dtypes: Any, combine_fn: Callable[..., Any], values: Any) -> tuple[str, ...]:
+        """Carry partial results along the reduced dims; every step's is stored."""
+        self._nest.kind = NestKind.SCAN
+        carried = tuple(self._carry(c_type(dtype), "0") for dtype in dtypes)
+        started = self._carry("bool", "false")
+        with self._block() as block:
+            result = combine_fn(carried, tuple(values))
+        result = tuple(result) if isinstance(result, tuple | list) else (result,)
+        fresh = [self._new() for _ in result]
+        first = " ".join(f"{c} = {v};" for c, v in zip(carried, values, strict=True))
+        # All new values before any assignment: each may depend on all old ones.
+        later = " ".join(f"const auto {n} = {r};" for n, r in zip(fresh, result, strict=True))
+        later += " " + " ".join(f"{c} = {n};" for c, n in zip(carried, fresh, strict=True))
+        self._say(f"if (!{started}) {{ {first} {started} = true; }} else {{ {' '.join(block)} {later} }}")
+        return carried
+
+    def sort(self, dtypes: Any, values: Any, stable: bool, descending: bool) -> tuple[str, ...]:
+        """Sort along the reduced dims.
+
+        Everything printed so far fills the pairs; what follows reads them in order. The second value is the position, so
+        ordering by (key, position) is stable, in place and without allocation.
+        """
+        del stable
+        if len(values) != 2:
+            raise CannotLowerError([f"sort of {len(values)} values together"])
+        self._nest.kind = NestKind.SORT
+        buffer, at = "pairs", self._reduced_position
+        index_type = c_type(dtypes[1])
+        fill = (*self._nest.body, f"{buffer}[{at}] = {{{values[0]}, ({index_type}){values[1]}}};")
+        self._nest.sort = SortKeys(buffer, c_type(dtypes[0]), index_type, descending, fill)
+        self._nest.body.clear()
+        self._known[-1].clear()
+        return f"{buffer}[{at}].key", f"{buffer}[{at}].index"
+
+
+def loop_variables(count: int) -> list[Any]:
+    """Give the symbols ``i0, i1, ...`` of the output loops, outermost first."""
+    return [inductor.loop_symbol(f"i{k}") for k in range(count)]
+
+
+def reduction_variables(count: int) -> list[Any]:
+    """Give the symbols ``r0, r1, ...`` of the reduced loops, outermost first."""
+    return [inductor.loop_symbol(f"r{k}") for k in range(count)]
+
+
+def print_nest(operation: Any, pointer_of: Callable[[str], str], dtype_of: Callable[[str], Any]) -> Nest:
+    """Print one computed buffer of a lowered graph; the graph must be the current one (``V.set_graph_handler``).
+
+    Args:
+        operation: Inductor's ``ComputedBuffer``.
+        pointer_of: Buffer name to C++ pointer.
+        dtype_of: Buffer name to torch dtype.
+
+    Raises:
+        CannotLowerError: The body holds something that has no C++ form.
+    """
+    (sizes, reduced), body = operation.simplify_and_reorder()
+    nest = Nest(operation.get_name(), list(sizes), list(reduced))
+    printer = LoopPrinter(nest, pointer_of, dtype_of)
+    with inductor.V.set_ops_handler(printer):
+        body(loop_variables(len(sizes)), reduction_variables(len(reduced)))
+    if isinstance(operation.layout, inductor.ir.MutationLayoutSHOULDREMOVE):
+        nest.kind = NestKind.SCATTER
+    return nest

@@ -1,0 +1,129 @@
+"""Operators written in terms of others that have a loop form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+_NEAREST = 1
+_BORDER, _REFLECTION = 1, 2
+
+
+def _unnormalise(coordinate: torch.Tensor, size: int, *, align_corners: bool) -> torch.Tensor:
+    if align_corners:
+        return (coordinate + 1) / 2 * (size - 1)
+    return ((coordinate + 1) * size - 1) / 2
+
+
+def _reflect(coordinate: torch.Tensor, twice_low: int, twice_high: int) -> torch.Tensor:
+    if twice_low == twice_high:
+        return torch.zeros_like(coordinate)
+    low, span = twice_low / 2, (twice_high - twice_low) / 2
+    distance = (coordinate - low).abs()
+    flips = torch.floor(distance / span)
+    rest = distance - flips * span
+    return torch.where(torch.remainder(flips, 2) == 0, rest + low, span - rest + low)
+
+
+def _source_coordinate(coordinate: torch.Tensor, size: int, padding_mode: int, *, align_corners: bool) -> torch.Tensor:
+    source = _unnormalise(coordinate, size, align_corners=align_corners)
+    if padding_mode == _BORDER:
+        return source.clamp(0, size - 1)
+    if padding_mode == _REFLECTION:
+        bounds = (0, 2 * (size - 1)) if align_corners else (-1, 2 * size - 1)
+        return _reflect(source, *bounds).clamp(0, size - 1)
+    return source
+
+
+def grid_sampler_3d(
+    volume: torch.Tensor, grid: torch.Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> torch.Tensor:
+    """Sample ``volume`` (N, C, D, H, W) at ``grid`` (N, OD, OH, OW, 3) giving (N, C, OD, OH, OW); one pointwise loop.
+
+    Args:
+        volume: Values.
+        grid: Coordinates in [-1, 1] as (x, y, z); outside reads by ``padding_mode``.
+        interpolation_mode: 0 trilinear, 1 nearest.
+        padding_mode: 0 zeros, 1 border, 2 reflection.
+        align_corners: Whether -1 and 1 are the centres of the corner voxels.
+    """
+    batch, channels, depth, height, width = volume.shape
+    sizes = (width, height, depth)
+    # A broadcast channel axis keeps the result in NCDHW, written in one pass.
+    x, y, z = (
+        _source_coordinate(grid[..., axis], size, padding_mode, align_corners=align_corners).unsqueeze(1)
+        for axis, size in enumerate(sizes)
+    )
+    n = torch.arange(batch, device=volume.device).view(batch, 1, 1, 1, 1)
+    c = torch.arange(channels, device=volume.device).view(1, channels, 1, 1, 1)
+
+    def voxel(*position: torch.Tensor) -> torch.Tensor:
+        inside = None
+        for value, size in zip(position, sizes, strict=True):
+            within = (value >= 0) & (value < size)
+            inside = within if inside is None else inside & within
+        xi, yi, zi = (v.clamp(0, s - 1).to(torch.int64) for v, s in zip(position, sizes, strict=True))
+        taken = aten.index(volume, [n, c, zi, yi, xi])
+        return torch.where(inside, taken, torch.zeros((), dtype=volume.dtype, device=volume.device))
+
+    if interpolation_mode == _NEAREST:
+        return voxel(torch.round(x), torch.round(y), torch.round(z))
+    floors = tuple(torch.floor(v) for v in (x, y, z))
+    total = None
+    for dz in (0, 1):
+        for dy in (0, 1):
+            for dx in (0, 1):
+                corner = (floors[0] + dx, floors[1] + dy, floors[2] + dz)
+                weight = torch.ones((), dtype=grid.dtype, device=grid.device)
+                for source, at in zip((x, y, z), corner, strict=True):
+                    weight = weight * (1 - (source - at).abs())
+                term = voxel(*corner) * weight
+                total = term if total is None else total + term
+    return total
+
+
+def topk(
+    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True  # noqa: A002 -- aten's name
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Give the first ``k`` of a stable sort; which of two equal values wins is unspecified in torch."""
+    del sorted  # sorted output satisfies both
+    if x.dim() == 0:
+        return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
+    values, indices = aten.sort.stable(x, stable=True, dim=dim, descending=largest)
+    return values.narrow(dim, 0, k).clone(), indices.narrow(dim, 0, k).clone()
+
+
+def kthvalue(x: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """Give element ``k`` (from 1) of a stable ascending sort along ``dim``."""
+    if x.dim() == 0:
+        return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
+    values, indices = aten.sort.stable(x, stable=True, dim=dim, descending=False)
+
+    def pick(t: torch.Tensor) -> torch.Tensor:
+        return (t.narrow(dim, k - 1, 1) if keepdim else t.select(dim, k - 1)).clone()
+
+    return pick(values), pick(indices)
+
+
+def cdist_forward(x: torch.Tensor, y: torch.Tensor, p: float = 2.0, _compute_mode: int | None = None) -> torch.Tensor:
+    """Give pairwise distances of the rows of ``x`` (..., P, M) and ``y`` (..., R, M) as (..., P, R)."""
+    difference = (x.unsqueeze(-2) - y.unsqueeze(-3)).abs()
+    if p == float("inf"):
+        return difference.amax(-1)
+    if p == 0:
+        return (difference != 0).to(x.dtype).sum(-1)
+    if p == 1:
+        return difference.sum(-1)
+    return difference.pow(p).sum(-1).pow(1 / p)
+
+
+TABLE: dict[Any, Callable[..., Any]] = {
+    aten.grid_sampler_3d.default: grid_sampler_3d,
+    aten.topk.default: topk,
+    aten.kthvalue.default: kthvalue,
+    aten._cdist_forward.default: cdist_forward,  # noqa: SLF001 -- the operator's name
+}

@@ -1,0 +1,88 @@
+"""The generator task: a region and a configuration in, candidates and an evaluation task out."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ytk_core import kernelgen_config
+from ytk_core.archspec import ArchSpec
+from ytk_core.errors import UserError
+from ytk_core.formats.plugin_meta import DeploymentTarget
+from ytk_gaia.generator import inductor_adapter
+from ytk_gaia.generator.bundle import BundleContext, candidate_text
+from ytk_gaia.generator.region_input import Region, load_region
+from ytk_gaia.generator.samples import build_task
+from ytk_gaia.generator.strategies import generate_candidates
+from ytk_gaia.task_format import FLOATS, write_task
+
+_PRECISION_NAME = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+def _check_precision(region: Region, precision: str) -> None:
+    if precision == "captured":
+        return
+    captured = {t.dtype.value for t in (*region.border.inputs, *region.border.outputs) if t.dtype in FLOATS}
+    names = {_PRECISION_NAME.get(name, name) for name in captured}
+    if names - {precision}:
+        raise UserError(
+            f"--config precision={precision}: the region was captured in {', '.join(sorted(names))}",
+            code="precision_not_available",
+            hint="This version generates kernels in the captured precision only; capture the model in the one you want.",
+        )
+
+
+def generate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
+    """Generate candidates for a region.
+
+    Args:
+        task: ``region`` (path below ``workdir``), ``name`` (plugin name where the file has no spec), ``config`` (validated),
+            ``arch_spec``.
+        workdir: Gets ``out/task.json``, ``out/task.npz``, ``out/candidates/<id>.py``.
+
+    Returns:
+        ``candidates`` (id, strategy, parameters), ``refusals``, ``region`` (its identity), ``notes``, ``torch``.
+
+    Raises:
+        UserError: The region or the configuration is something that no kernel can be made for.
+        ToolkitError: This torch lacks private symbols.
+    """
+    warnings.filterwarnings("ignore", module="torch")
+    config = kernelgen_config.validate(task["config"])
+    missing = inductor_adapter.check_symbols()
+    if missing:
+        raise UserError(f"torch {torch.__version__} lacks {', '.join(missing)}", code="torch_private_api")
+    region = load_region(workdir / task["region"], task.get("name", ""))
+    _check_precision(region, config["precision"])
+    kernels, refusals = generate_candidates(
+        region, config["strategies"], ArchSpec.parse(task["arch_spec"]), config["candidates"]
+    )
+    longest = max(k.kernel.longest_reduction for k in kernels)
+    evaluation = build_task(
+        region, seed=config["seed"], longest_reduction=longest, tolerance=config["tolerance"]
+    )
+    context = BundleContext(region, evaluation.spec, DeploymentTarget(config["deployment_target"]), config["seed"])
+    out = workdir / "out"
+    (out / "candidates").mkdir(parents=True, exist_ok=True)
+    write_task(out, evaluation)
+    for kernel in kernels:
+        (out / "candidates" / f"{kernel.id}.py").write_text(candidate_text(kernel, context), encoding="utf-8")
+    return {
+        "candidates": [
+            {"id": k.id, "strategy": k.plan.strategy, "parameters": k.parameters, "nests": k.kernel.nests} for k in kernels
+        ],
+        "refusals": [{"plan": r.plan, "strategy": r.strategy, "operators": list(r.operators)} for r in refusals],
+        "region": {
+            "name": region.spec.name,
+            "namespace": region.spec.namespace,
+            "version": region.spec.version,
+            "digest": region.spec.digest,
+            "operators": list(region.spec.aten_ops),
+        },
+        "notes": list(evaluation.spec.notes),
+        "tolerance_source": evaluation.spec.tolerance_source,
+        "torch": str(torch.__version__),
+    }

@@ -1,0 +1,374 @@
+"""Samples the inputs of an evaluation task and computes what must come out.
+
+Expected outputs are computed in float64 from the very bits the kernel will get. How far a right kernel may be off comes from
+the noise of the computation itself: the error of torch at the region's own precision against float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import torch
+
+from ytk_core.dtypes import DType, itemsize, storage_dtype
+from ytk_core.errors import UserError
+from ytk_core.formats.plugin_meta import Role
+from ytk_gaia.generator.region_input import Region
+from ytk_gaia.task_format import FLOATS, Sample, SampleLimits, Task, TaskSpec, TaskTensor, expected_dtype
+
+Array = np.ndarray[Any, Any]
+
+NOISE_MULTIPLE = 16.0
+"""How much worse than torch a kernel's rounding may be: it sums in another order."""
+_AMBIGUOUS_SHARE = 0.01
+_MAX_TIMED, _MIN_TIMED = 10, 3
+_MAX_TASK_BYTES = 192 << 20
+
+_EPSILON = {DType.FLOAT64: 2.0**-52, DType.FLOAT32: 2.0**-23, DType.FLOAT16: 2.0**-10, DType.BFLOAT16: 2.0**-7}
+_TORCH_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """Give the torch dtype of the same name."""
+    found: torch.dtype = getattr(torch, dtype.value)
+    return found
+
+
+# ---- running the region ----------------------------------------------------------------------------------------------
+
+
+class _Double(torch.fx.Interpreter):  # type: ignore[misc]  # torch carries no types
+    """Runs a graph with every floating-point tensor and dtype argument widened to float64."""
+
+    def run_node(self, n: Any) -> Any:
+        result = super().run_node(n)
+        return torch.utils._pytree.tree_map(_widen, result)  # noqa: SLF001 -- torch offers no public tree_map
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        def wide(x: Any) -> Any:
+            return torch.float64 if x in _TORCH_FLOATS else x
+
+        return super().call_function(target, tuple(map(wide, args)), {k: wide(v) for k, v in kwargs.items()})
+
+
+def _widen(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) and value.dtype in _TORCH_FLOATS else value
+
+
+def _from_storage(array: Array, dtype: DType) -> torch.Tensor:
+    tensor = torch.from_numpy(array.copy())
+    return tensor.view(torch.bfloat16) if dtype is DType.BFLOAT16 else tensor
+
+
+def _to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> Array:
+    result: Array = tensor.detach().to(torch.float64 if dtype == np.float64 else tensor.dtype).contiguous().numpy()
+    return result.astype(dtype, copy=False)
+
+
+class RegionRunner:
+    """Runs a region on arrays, at its own precision or in float64.
+
+    Args:
+        region: A loaded region.
+    """
+
+    def __init__(self, region: Region) -> None:
+        self._region = region
+        self._fixed: dict[int, Any] = dict(region.border.baked)
+        for index, spec in enumerate(region.program.graph_signature.input_specs):
+            if hasattr(spec.arg, "value"):
+                self._fixed[index] = spec.arg.value
+        self._count = len(region.program.graph_signature.input_specs)
+
+    def _arguments(self, inputs: Sequence[Array], *, double: bool) -> list[Any]:
+        arguments: list[Any] = [self._fixed.get(index) for index in range(self._count)]
+        border = self._region.border
+        for array, tensor, placeholder in zip(inputs, border.inputs, border.placeholder_of, strict=True):
+            arguments[placeholder] = _from_storage(array, tensor.dtype)
+        return [_widen(a) for a in arguments] if double else arguments
+
+    def run(self, inputs: Sequence[Array], *, double: bool) -> list[torch.Tensor]:
+        """Give the outputs of the region.
+
+        Args:
+            inputs: In storage dtype, in the order of the border.
+            double: Whether to compute in float64.
+        """
+        module = self._region.program.graph_module
+        interpreter = _Double(module) if double else torch.fx.Interpreter(module)
+        with torch.no_grad():
+            return list(interpreter.run(*self._arguments(inputs, double=double)))
+
+
+# ---- inputs ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class InputRange:
+    """What values an input takes: ``low``/``high`` for integers and grids, else mean and spread."""
+
+    kind: str
+    low: float = 0.0
+    high: float = 1.0
+    mean: float = 0.0
+    spread: float = 1.0
+    positive: bool = False
+
+
+def _grid_placeholders(program: torch.export.ExportedProgram) -> set[str]:
+    """Give the placeholders that are sampling grids."""
+    grids = set()
+    for node in program.graph.nodes:
+        if node.op == "call_function" and "grid_sampler" in str(node.target) and len(node.args) > 1:
+            source = node.args[1]
+            # A permute or cast between placeholder and sampler does not change the range.
+            while source.op == "call_function" and source.args and isinstance(source.args[0], torch.fx.Node):
+                source = source.args[0]
+            grids.add(source.name)
+    return grids
+
+
+def _index_limit(program: torch.export.ExportedProgram, name: str) -> int:
+    """Give a bound for an integer input without an example: the smallest extent of the tensors it is used together with."""
+    extents = []
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name == name:
+            for user in node.users:
+                values = [a.meta.get("val") for a in user.all_input_nodes if a is not node]
+                extents += [int(n) for v in values if isinstance(v, torch.Tensor) for n in v.shape if n]
+    return max(1, min(extents, default=2))
+
+
+def input_ranges(region: Region) -> list[InputRange]:
+    """Decide for each input what values to sample, from what is stored with the program and from who reads it."""
+    placeholders = [node.name for node in region.program.graph.nodes if node.op == "placeholder"]
+    grids = _grid_placeholders(region.program)
+    ranges = []
+    for tensor, feed, example in zip(
+        region.border.inputs, region.border.placeholder_of, region.examples, strict=True
+    ):
+        name = placeholders[feed]
+        known = example if example is not None and example.numel() else None
+        if tensor.dtype is DType.BOOL:
+            ranges.append(InputRange("bool"))
+        elif tensor.dtype not in FLOATS:
+            limits = (int(known.min()), int(known.max())) if known is not None else (0, _index_limit(region.program, name) - 1)
+            ranges.append(InputRange("int", *limits))
+        elif name in grids:
+            ranges.append(InputRange("grid", -1.2, 1.2))
+        else:
+            ranges.append(_float_range(known))
+    return ranges
+
+
+def _float_range(example: torch.Tensor | None) -> InputRange:
+    if example is None:
+        return InputRange("float")
+    values = example.double()
+    values = values[torch.isfinite(values)]
+    if not values.numel():
+        return InputRange("float")
+    spread = float(values.std()) if values.numel() > 1 else 0.0
+    mean = float(values.mean())
+    # A constant example (a norm's weight of ones) says where values are, not how they spread.
+    spread = spread or 0.1 * abs(mean) or 1.0
+    positive = bool(values.min() >= 0) and bool(values.max() > 0)
+    return InputRange("float", mean=mean, spread=spread, positive=positive)
+
+
+def _draw(generator: np.random.Generator, shape: tuple[int, ...], dtype: DType, range_: InputRange) -> Array:
+    if range_.kind == "bool":
+        return generator.random(shape) < 0.5
+    if range_.kind == "int":
+        values: Array = generator.integers(int(range_.low), int(range_.high), size=shape, endpoint=True)
+        return np.asarray(values, dtype=storage_dtype(dtype))
+    if range_.kind == "grid":
+        return _as_storage(generator.uniform(range_.low, range_.high, size=shape), dtype)
+    values = range_.mean + range_.spread * generator.standard_normal(shape)
+    # Where zero is allowed it is rare: a variance of exactly zero is a case of its own.
+    return _as_storage(np.abs(values) + 1e-6 if range_.positive else values, dtype)
+
+
+def _as_storage(values: Array, dtype: DType) -> Array:
+    tensor = torch.from_numpy(np.asarray(values, dtype=np.float64)).to(torch_dtype(dtype))
+    bits = tensor.view(torch.int16) if dtype is DType.BFLOAT16 else tensor
+    array: Array = bits.numpy()
+    return array.view(storage_dtype(dtype)).reshape(values.shape)
+
+
+def _scaled(array: Array, dtype: DType, factor: float) -> Array:
+    return _as_storage(_from_storage(array, dtype).double().numpy() * factor, dtype)
+
+
+def _structured(
+    region: Region, ranges: Sequence[InputRange], generator: np.random.Generator
+) -> Iterator[tuple[str, list[Array]]]:
+    """Give inputs that random ones never are: almost all zero, in another order, very large, very small."""
+    tensors = region.border.inputs
+    roles = [tensor.role for tensor in region.spec.inputs]
+    activations = [
+        i for i, (r, role) in enumerate(zip(ranges, roles, strict=True)) if r.kind == "float" and role is Role.ACTIVATION
+    ]
+
+    def fresh() -> list[Array]:
+        return [_draw(generator, t.shape, t.dtype, r) for t, r in zip(tensors, ranges, strict=True)]
+
+    base = fresh()
+    # The same values in another order: catches what reads only part of them or sorts them out by position.
+    yield "permuted", [np.ascontiguousarray(a.reshape(-1)[::-1]).reshape(a.shape) for a in base]
+    if not activations:
+        return
+    first = activations[0]
+    if base[first].size:
+        one_hot = fresh()
+        zeros = np.zeros(tensors[first].shape)
+        zeros.reshape(-1)[int(generator.integers(zeros.size))] = 1.0
+        one_hot[first] = _as_storage(zeros, tensors[first].dtype)
+        yield "one-hot", one_hot
+    reach = 1024.0 if tensors[first].dtype in {DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16} else 16.0
+    for word, factor in (("large", reach), ("small", 1 / reach)):
+        values = fresh()
+        for i in activations:
+            values[i] = _scaled(values[i], tensors[i].dtype, factor)
+        yield word, values
+
+
+# ---- expectations ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Expected:
+    outputs: tuple[Array, ...]
+    atol: tuple[float, ...]
+    rtol: tuple[float, ...]
+    skip: dict[int, Array]
+
+
+class _AmbiguousError(Exception):
+    """A sample for which torch itself gives no stable answer; the text says why."""
+
+
+def _limits(
+    want: Array, own: Array, dtype: DType, longest_reduction: int, tolerance: float | None
+) -> tuple[float, float, Array | None]:
+    """Give atol, rtol and the mask of elements that cannot be judged, for one floating-point output."""
+    epsilon = _EPSILON[dtype]
+    if not np.array_equal(np.isfinite(want), np.isfinite(own)):
+        msg = "overflows at the region's precision"
+        raise _AmbiguousError(msg)
+    finite = np.isfinite(want)
+    scale = float(np.abs(want[finite]).max(initial=0.0))
+    noise = np.where(finite, np.abs(np.where(finite, own, 0) - np.where(finite, want, 0)), 0.0)
+    floor = 4 * epsilon * sqrt(1 + longest_reduction) * scale
+    # Far beyond rounding: a rounding, comparison or nearest neighbour went the other way there.
+    ambiguous = noise > 256 * floor
+    if ambiguous.mean() > _AMBIGUOUS_SHARE if ambiguous.size else False:
+        msg = "discontinuous at too many elements"
+        raise _AmbiguousError(msg)
+    if tolerance is not None:
+        return tolerance * scale, 0.0, ambiguous if ambiguous.any() else None
+    worst = float(noise[~ambiguous].max(initial=0.0))
+    return max(NOISE_MULTIPLE * worst, floor), 4 * epsilon, ambiguous if ambiguous.any() else None
+
+
+def _expect(
+    runner: RegionRunner, region: Region, inputs: Sequence[Array], longest: int, tolerance: float | None, *, double: bool
+) -> _Expected:
+    own = runner.run(inputs, double=False)
+    wide = runner.run(inputs, double=True) if double else own
+    outputs, atols, rtols, skip = [], [], [], {}
+    for index, tensor in enumerate(region.border.outputs):
+        dtype = expected_dtype(tensor.dtype)
+        want, got = _to_numpy(wide[index], dtype), _to_numpy(own[index], dtype)
+        if want.shape != tensor.shape:
+            msg = f"output {index} has shape {list(want.shape)}, its declaration says {list(tensor.shape)}"
+            raise UserError(msg, code="region_mismatch", hint="Carve the region again.")
+        atol = rtol = 0.0
+        if tensor.dtype in FLOATS:
+            atol, rtol, mask = _limits(want, got, tensor.dtype, longest, tolerance)
+            if mask is not None:
+                skip[index] = mask
+        elif not np.array_equal(want, got):
+            msg = "an integer output depends on rounding"
+            raise _AmbiguousError(msg)
+        outputs.append(want)
+        atols.append(atol)
+        rtols.append(rtol)
+    return _Expected(tuple(outputs), tuple(atols), tuple(rtols), skip)
+
+
+def _works_in_double(runner: RegionRunner, inputs: Sequence[Array]) -> str:
+    """Give why the region cannot run in float64, or an empty string."""
+    try:
+        runner.run(inputs, double=True)
+    except (RuntimeError, TypeError, NotImplementedError) as err:
+        return f"float64 is not possible: {str(err).splitlines()[0][:120]}"
+    return ""
+
+
+def _timed_count(region: Region) -> int:
+    inputs = sum(itemsize(t.dtype) * int(np.prod(t.shape)) for t in region.border.inputs)
+    outputs = sum(expected_dtype(t.dtype).itemsize * int(np.prod(t.shape)) for t in region.border.outputs)
+    return max(_MIN_TIMED, min(_MAX_TIMED, _MAX_TASK_BYTES // max(1, inputs + outputs)))
+
+
+def build_task(region: Region, *, seed: int, longest_reduction: int, tolerance: float | None = None) -> Task:
+    """Sample inputs, compute expectations and limits.
+
+    Args:
+        region: What the kernels are for.
+        seed: Of the sampled values.
+        longest_reduction: Terms of the longest sum in the lowered region: rounding grows with its root.
+        tolerance: Accepted error relative to each output's largest magnitude; None: from the noise.
+
+    Raises:
+        UserError: ``no_samples``: torch gives no stable answer for any sample.
+    """
+    generator = np.random.default_rng(seed)
+    runner = RegionRunner(region)
+    ranges = input_ranges(region)
+    drawn = list(_structured(region, ranges, generator))
+    drawn += [
+        (f"random-{k}", [_draw(generator, t.shape, t.dtype, r) for t, r in zip(region.border.inputs, ranges, strict=True)])
+        for k in range(_timed_count(region))
+    ]
+    problem = _works_in_double(runner, drawn[-1][1])
+    notes = [problem] if problem else []
+    samples, limits = [], []
+    for name, inputs in drawn:
+        try:
+            expected = _expect(runner, region, inputs, longest_reduction, tolerance, double=not problem)
+        except _AmbiguousError as err:
+            notes.append(f"sample {name} left out: {err}")
+            continue
+        samples.append(Sample(tuple(inputs), expected.outputs, expected.skip))
+        limits.append(SampleLimits(name=name, timed=name.startswith("random"), atol=expected.atol, rtol=expected.rtol))
+    if not any(limit.timed for limit in limits):
+        raise UserError(
+            f"torch gives no stable answer for any sampled input of {region.spec.name}: {'; '.join(notes)}",
+            code="no_samples",
+            hint="Carve a region whose outputs do not depend on rounding, or give --config tolerance.",
+        )
+    spec = TaskSpec(
+        region_digest=region.spec.digest,
+        inputs=tuple(TaskTensor(name=t.name, dtype=t.dtype, shape=t.shape) for t in region.border.inputs),
+        outputs=tuple(TaskTensor(name=t.name, dtype=t.dtype, shape=t.shape) for t in region.border.outputs),
+        samples=tuple(limits),
+        expectation="captured" if problem else "float64",
+        tolerance_source=tolerance_source(tolerance, in_double=not problem),
+        notes=tuple(notes),
+    )
+    return Task(spec, tuple(samples))
+
+
+def tolerance_source(tolerance: float | None, *, in_double: bool) -> str:
+    """Say in one line where a task's limits come from."""
+    if tolerance is not None:
+        return f"given: {tolerance:g} of each output's largest magnitude"
+    if not in_double:
+        return "4 eps sqrt(terms) of each output's largest magnitude (the region does not run in float64)"
+    return f"noise model: {NOISE_MULTIPLE:g} x the error of torch at the region's precision against float64, at least 4 eps sqrt(terms) max|y|"

@@ -1,0 +1,176 @@
+"""Strategies: each offers ways to lower a region, and every way that works becomes candidates. Measurement decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ytk_core.archspec import ArchSpec
+from ytk_core.errors import UserError
+from ytk_gaia.generator import inductor_adapter as inductor
+from ytk_gaia.generator.emit_cpp import EmittedKernel, emit
+from ytk_gaia.generator.lowering import CannotLowerError, LoweredRegion, LoweringPlan, lower
+from ytk_gaia.generator.region_input import Region
+from ytk_gaia.generator.rewrites import col2im
+from ytk_gaia.generator.schedules import SCHEDULES, Schedule
+
+
+class Strategy(Protocol):
+    """Offers lowering plans for a region."""
+
+    @property
+    def name(self) -> str:
+        """Word for ``--config strategies=`` and for reports."""
+
+    def plans(self, operators: frozenset[Any]) -> Iterable[LoweringPlan]:
+        """Give the plans that may apply to a region.
+
+        Args:
+            operators: Operator overloads of the region after torch's default decompositions and before any other.
+        """
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The general strategy: Inductor's loop IR as it comes, and with pointwise chains kept in one loop."""
+
+    name: str = "loops"
+
+    def plans(self, operators: frozenset[Any]) -> Iterator[LoweringPlan]:
+        """Always two plans."""
+        del operators
+        yield LoweringPlan("base", self.name)
+        yield LoweringPlan("recompute", self.name, options=inductor.RECOMPUTE_OPTIONS)
+
+
+@dataclass(frozen=True)
+class Rewrites:
+    """Other loop forms of single operators."""
+
+    name: str = "rewrites"
+    known: tuple[LoweringPlan, ...] = (col2im.PLAN,)
+
+    def plans(self, operators: frozenset[Any]) -> Iterator[LoweringPlan]:
+        """Give the rewrites whose operator occurs."""
+        for plan in self.known:
+            if operators & set(plan.keep):
+                yield plan
+
+
+REGISTRY: dict[str, Strategy] = {strategy.name: strategy for strategy in (Loops(), Rewrites())}
+
+
+@dataclass(frozen=True)
+class CandidateKernel:
+    """One candidate.
+
+    Attributes:
+        id: Unique in its search; a file name.
+        plan: How it was lowered.
+        schedule: How its loops run.
+        flags: Extra compiler flags.
+        kernel: Its C++.
+    """
+
+    id: str
+    plan: LoweringPlan
+    schedule: Schedule
+    flags: tuple[str, ...]
+    kernel: EmittedKernel
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Search parameters for reports and the contract."""
+        return {
+            "plan": self.plan.name,
+            "parallel_loops": self.schedule.parallel,
+            "vector": self.schedule.vector.value,
+            "flags": list(self.flags),
+        }
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A plan that does not apply, and the operators that it has no form for."""
+
+    plan: str
+    strategy: str
+    operators: tuple[str, ...]
+
+
+def flag_sets(arch: ArchSpec) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Give the compiler flags that are tried, by name.
+
+    No flag changes what an expression means for finite numbers, infinities or NaN: only what may trap.
+    """
+    wide = ("-mprefer-vector-width=512",) if arch.device == "cpuv4" else ()
+    return (("plain", ()), ("wide", ("-fno-trapping-math", *wide)))
+
+
+def region_operators(program: torch.export.ExportedProgram) -> frozenset[Any]:
+    """Give the operator overloads of a program as captured."""
+    return frozenset(node.target for node in program.graph.nodes if node.op == "call_function")
+
+
+@dataclass(frozen=True)
+class _Lowered:
+    plan: LoweringPlan
+    region: LoweredRegion
+
+
+def _lower_all(region: Region, strategies: Sequence[str]) -> tuple[list[_Lowered], list[Refusal]]:
+    operators = region_operators(region.program)
+    lowered, refusals = [], []
+    for name in strategies:
+        for plan in REGISTRY[name].plans(operators):
+            try:
+                lowered.append(_Lowered(plan, lower(region.program, plan)))
+            except CannotLowerError as err:
+                refusals.append(Refusal(plan.name, name, tuple(err.operators)))
+    return lowered, refusals
+
+
+def generate_candidates(
+    region: Region, strategies: Sequence[str], arch: ArchSpec, limit: int
+) -> tuple[list[CandidateKernel], list[Refusal]]:
+    """Generate every candidate that applies, without duplicates, the most different ones first.
+
+    Args:
+        region: What to make a kernel for.
+        strategies: Names in :data:`REGISTRY`.
+        arch: A CPU arch spec; decides the flags that are tried.
+        limit: How many at most.
+
+    Raises:
+        UserError: ``no_strategy``: no strategy has a form for the region; names the operators.
+    """
+    lowered, refusals = _lower_all(region, strategies)
+    found: list[CandidateKernel] = []
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    # Plans vary fastest, then schedules, then flags: a small limit still sees every plan.
+    for flags_name, flags in flag_sets(arch):
+        for schedule in SCHEDULES:
+            for item in lowered:
+                try:
+                    kernel = emit(item.region, region.border, schedule)
+                except CannotLowerError as err:
+                    refusal = Refusal(item.plan.name, item.plan.strategy, tuple(err.operators))
+                    refusals += [refusal] if refusal not in refusals else []
+                    continue
+                key = (kernel.source, flags)
+                if key in seen:
+                    continue
+                seen.add(key)
+                name = f"{item.plan.strategy}-{item.plan.name}-{schedule.name}-{flags_name}"
+                found.append(CandidateKernel(name, item.plan, schedule, flags, kernel))
+    if not found:
+        operators = sorted({op for refusal in refusals for op in refusal.operators})
+        raise UserError(
+            f"no strategy has a kernel form for this region: {'; '.join(operators) or 'nothing applies'}",
+            code="no_strategy",
+            hint="Carve a smaller region without these operators, or allow more with --config strategies=all.",
+        )
+    return found[:limit], refusals

@@ -1,0 +1,194 @@
+"""The ``--config`` keys of kernel generation: one table for the client, which validates, and the generator, which obeys."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ytk_core.errors import UserError
+
+STRATEGIES = ("loops", "rewrites")
+
+
+@dataclass(frozen=True)
+class ConfigKey:
+    """One key.
+
+    Attributes:
+        name: As written in ``--config name=value``.
+        type: Word for people: ``word``, ``integer``, ``seconds``, ``number``, ``list``.
+        default: The value where the key is not given; None: decided per region, see ``meaning``.
+        meaning: One sentence.
+        allowed: What is accepted, for people.
+        parse: From text or a JSON value to the value; raises ValueError.
+    """
+
+    name: str
+    type: str
+    default: Any
+    meaning: str
+    allowed: str
+    parse: Callable[[Any], Any]
+
+
+def _word(*allowed: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        if value not in allowed:
+            close = difflib.get_close_matches(str(value), allowed, n=1)
+            raise ValueError(f"did you mean {close[0]!r}?" if close else "")
+        return str(value)
+
+    return parse
+
+
+def _number(kind: type[int] | type[float], low: float, high: float) -> Callable[[Any], Any]:
+    def parse(value: Any) -> Any:
+        if isinstance(value, bool):
+            raise ValueError
+        number = kind(value)
+        # Not a chained "outside" test: NaN fails every comparison.
+        if not low <= number <= high or (kind is int and float(value) != number):
+            raise ValueError
+        return number
+
+    return parse
+
+
+def _strategies(value: Any) -> list[str]:
+    words = [w.strip() for w in value.split(",")] if isinstance(value, str) else list(value)
+    if not words or words == [""]:
+        raise ValueError
+    if words == ["all"]:
+        return list(STRATEGIES)
+    check = _word(*STRATEGIES)
+    return list(dict.fromkeys(check(word) for word in words))
+
+
+KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey(
+        "deployment_target",
+        "word",
+        "torch",
+        "What the kernel is for: a CPU engine's plugin, a TensorRT plugin, or a standalone torch extension.",
+        "cpu, tensorrt, torch",
+        _word("cpu", "tensorrt", "torch"),
+    ),
+    ConfigKey(
+        "precision",
+        "word",
+        "captured",
+        "Element type of the kernel's floating-point tensors; 'captured' keeps each tensor's own.",
+        "captured, fp32, fp16, bf16",
+        _word("captured", "fp32", "fp16", "bf16"),
+    ),
+    ConfigKey(
+        "strategies",
+        "list",
+        list(STRATEGIES),
+        "Which generators may offer candidates, separated by commas.",
+        f"all, or any of {', '.join(STRATEGIES)}",
+        _strategies,
+    ),
+    ConfigKey(
+        "budget",
+        "seconds",
+        120.0,
+        "How long candidates may be built and measured; what is not measured by then is reported as such.",
+        "5 to 86400",
+        _number(float, 5, 86400),
+    ),
+    ConfigKey(
+        "candidates",
+        "integer",
+        32,
+        "How many candidates may be measured at most.",
+        "1 to 512",
+        _number(int, 1, 512),
+    ),
+    ConfigKey(
+        "threads",
+        "integer",
+        0,
+        "CPU threads that a kernel is measured with; 0: as many as the eval worker has.",
+        "0 to 1024",
+        _number(int, 0, 1024),
+    ),
+    ConfigKey(
+        "seed",
+        "integer",
+        0,
+        "Seed of the sampled inputs.",
+        "0 to 2147483647",
+        _number(int, 0, 2**31 - 1),
+    ),
+    ConfigKey(
+        "tolerance",
+        "number",
+        None,
+        "Largest accepted error relative to the output's largest magnitude; not given: derived from the region's own rounding noise.",
+        "above 0, up to 1",
+        _number(float, 1e-12, 1.0),
+    ),
+)
+BY_NAME: dict[str, ConfigKey] = {key.name: key for key in KEYS}
+
+
+def defaults() -> dict[str, Any]:
+    """Give every key with its default."""
+    return {key.name: list(key.default) if isinstance(key.default, list) else key.default for key in KEYS}
+
+
+def validate(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Check keys and values and fill in the defaults.
+
+    Args:
+        mapping: Key to text (from a command line) or JSON value.
+
+    Returns:
+        Every key with its value.
+
+    Raises:
+        UserError: ``unknown_config_key`` or ``bad_config_value``; names the key, the value, and what is allowed.
+    """
+    result = defaults()
+    for name, value in mapping.items():
+        key = BY_NAME.get(name)
+        if key is None:
+            close = difflib.get_close_matches(name, BY_NAME, n=1)
+            guess = f"Did you mean {close[0]!r}? " if close else ""
+            raise UserError(
+                f"unknown --config key {name!r}",
+                code="unknown_config_key",
+                hint=f"{guess}Keys: {', '.join(BY_NAME)}. `--config list` explains them.",
+            )
+        if value is None and key.default is None:
+            continue
+        try:
+            result[name] = key.parse(value)
+        except (ValueError, TypeError, OverflowError, AttributeError) as err:
+            detail = f" ({err})" if isinstance(err, ValueError) and str(err).startswith("did you mean") else ""
+            raise UserError(
+                f"--config {name}={value}: not an accepted value{detail}",
+                code="bad_config_value",
+                hint=f"Accepted: {key.allowed}.",
+            ) from err
+    return result
+
+
+def parse_assignments(assignments: list[str] | tuple[str, ...]) -> dict[str, Any]:
+    """Read ``key=value`` words of a command line and :func:`validate` them; a later one wins.
+
+    Raises:
+        UserError: A word has no ``=``, or see :func:`validate`.
+    """
+    mapping: dict[str, str] = {}
+    for word in assignments:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise UserError(
+                f"--config {word!r} is not key=value", code="bad_config_value", hint="For example --config deployment_target=cpu."
+            )
+        mapping[name.strip()] = value.strip()
+    return validate(mapping)

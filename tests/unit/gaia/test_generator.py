@@ -1,0 +1,288 @@
+"""Generated C++ against torch, called through the real launcher ABI."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the generator needs torch (extra gaia-generator)")
+
+import torch.nn.functional as F
+from torch import nn
+
+from ytk_core.abi import include_dir
+from ytk_core.archspec import ArchSpec
+from ytk_core.cpu_build import cxx_flags
+from ytk_core.dtypes import ONNX_NUMBER, DType
+from ytk_core.errors import UserError
+from ytk_gaia.generator import inductor_adapter, region_input, strategies
+from ytk_gaia.generator.cpp_printer import runtime_header
+from ytk_gaia.generator.emit_cpp import Border, EmittedKernel, emit
+from ytk_gaia.generator.lowering import LoweringPlan, lower
+from ytk_gaia.generator.rewrites import col2im
+from ytk_gaia.generator.schedules import SCHEDULES
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:The tensor attribute:UserWarning"),  # nn.GRU under torch.export
+]
+
+ARCH = "amd64-cpuv3-linux-glibc236-ov20264"
+
+
+class Call(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+class NormGelu(nn.Module):
+    def __init__(self, width=96):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x):
+        return F.gelu(self.norm(x))
+
+
+def r(*shape):
+    return torch.randn(*shape)
+
+
+def grid(*shape):
+    return torch.rand(*shape) * 2.4 - 1.2
+
+
+def integers(high, *shape, dtype=torch.int64):
+    return torch.randint(0, high, shape, dtype=dtype)
+
+
+REGIONS: dict[str, Any] = {
+    "fold": lambda: (nn.Fold((14, 14), 3, padding=1), (r(2, 4 * 9, 196),)),
+    "fold_strided": lambda: (nn.Fold((20, 24), (4, 3), stride=(3, 2), padding=(1, 0)), (r(2, 5 * 12, 77),)),
+    "fold_dilated_unbatched": lambda: (
+        nn.Fold((20, 24), (4, 3), stride=(2, 1), dilation=(2, 3), padding=(1, 0)),
+        (r(5 * 12, 8 * 18),),
+    ),
+    "fold_large_kernel": lambda: (nn.Fold((16, 16), (8, 8)), (r(1, 2 * 64, 81),)),
+    "grid5d": lambda: (Call(lambda x, g: F.grid_sample(x, g, align_corners=False)), (r(1, 3, 5, 6, 7), grid(1, 4, 5, 6, 3))),
+    "grid5d_nearest_reflect": lambda: (
+        Call(lambda x, g: F.grid_sample(x, g, mode="nearest", padding_mode="reflection", align_corners=True)),
+        (r(2, 3, 5, 6, 7), grid(2, 4, 5, 6, 3)),
+    ),
+    "grid5d_border": lambda: (
+        Call(lambda x, g: F.grid_sample(x, g, padding_mode="border", align_corners=True)),
+        (r(1, 2, 5, 6, 7), grid(1, 3, 4, 5, 3)),
+    ),
+    "grid4d": lambda: (Call(lambda x, g: F.grid_sample(x, g, align_corners=False)), (r(1, 4, 9, 11), grid(1, 7, 8, 2))),
+    "layernorm_gelu": lambda: (NormGelu(), (r(20, 96),)),
+    "attention": lambda: (
+        Call(lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2) / 8, -1) @ v),
+        (r(1, 2, 24, 16), r(1, 2, 24, 16), r(1, 2, 24, 16)),
+    ),
+    "sdpa": lambda: (Call(F.scaled_dot_product_attention), (r(1, 2, 24, 16), r(1, 2, 24, 16), r(1, 2, 24, 16))),
+    "conv": lambda: (nn.Conv2d(6, 8, 3, padding=1, stride=2), (r(1, 6, 13, 14),)),
+    "conv_depthwise": lambda: (nn.Conv2d(16, 16, 3, padding=1, groups=16), (r(1, 16, 15, 15),)),
+    "conv3d_grouped": lambda: (nn.Conv3d(4, 6, 3, padding=1, groups=2), (r(2, 4, 5, 6, 7),)),
+    "conv1d_unbatched": lambda: (nn.Conv1d(4, 6, 3, dilation=2, bias=False), (r(4, 20),)),
+    "conv_transposed": lambda: (nn.ConvTranspose2d(8, 4, 3, stride=2, padding=1, output_padding=1), (r(1, 8, 7, 7),)),
+    "conv_transposed_grouped": lambda: (nn.ConvTranspose2d(8, 8, 3, stride=3, padding=2, dilation=2, groups=4), (r(1, 8, 5, 7),)),
+    "cumsum": lambda: (Call(lambda x: x.cumsum(1)), (r(4, 50),)),
+    "sort": lambda: (Call(lambda x: x.sort(-1)), (r(6, 70),)),
+    "sort_long_descending": lambda: (Call(lambda x: x.sort(0, descending=True)), (r(700, 3),)),
+    "topk": lambda: (Call(lambda x: x.topk(5, -1)), (r(6, 70),)),
+    "scatter_add": lambda: (Call(lambda x, i, v: x.scatter_add(0, i, v)), (r(16, 8), integers(16, 12, 8), r(12, 8))),
+    "index_put_accumulate": lambda: (
+        Call(lambda x, i, v: x.index_put((i,), v, accumulate=True)),
+        (r(16, 8), integers(16, 12), r(12, 8)),
+    ),
+    "upsample_add": lambda: (
+        Call(lambda x, y: F.interpolate(x, scale_factor=2, mode="nearest") + y),
+        (r(1, 4, 7, 9), r(1, 4, 14, 18)),
+    ),
+    "bicubic": lambda: (Call(lambda x: F.interpolate(x, scale_factor=2, mode="bicubic")), (r(1, 3, 7, 7),)),
+    "maxpool": lambda: (nn.MaxPool2d(3, 2, 1), (r(1, 4, 14, 14),)),
+    "several_outputs": lambda: (Call(lambda x: (x.amax(-1), x.argmax(-1), x.T, x)), (r(9, 33),)),
+    "same_output_twice": lambda: (Call(lambda x: ((y := x * 2), y)), (r(9, 3),)),
+    "int64_index": lambda: (Call(F.embedding), (integers(50, 4, 7), r(50, 12))),
+    "int8_wraps": lambda: (
+        Call(lambda x, y: (x + y, x * y, x // 3)),
+        (integers(127, 50, dtype=torch.int8), integers(127, 50, dtype=torch.int8)),
+    ),
+    "bool": lambda: (
+        Call(lambda x, m: (torch.where(m, x, -x), m.logical_not(), (x > 0) & m)),
+        (r(5, 9), torch.rand(5, 9) > 0.5),
+    ),
+    "zero_d": lambda: (Call(lambda x, s: x.sum() + s), (r(7, 5), torch.tensor(2.5))),
+    "empty": lambda: (Call(lambda x: x * 2), (r(0, 4),)),
+    "empty_sum": lambda: (Call(lambda x: x.sum(0)), (r(0, 4),)),
+    "concat": lambda: (Call(lambda x, y: torch.cat([x * 2, y, x], 1)), (r(3, 4), r(3, 5))),
+    "float16": lambda: (Call(lambda x: torch.softmax(x.relu() * 1.5, -1)), (r(8, 40).half(),)),
+    "bfloat16": lambda: (Call(lambda x, w: F.gelu(x @ w)), (r(8, 40).bfloat16(), r(40, 9).bfloat16())),
+    "float64": lambda: (Call(lambda x: x.logsumexp(-1)), (r(8, 40).double(),)),
+    "constants": lambda: (
+        Call(lambda x: x * torch.arange(12).reshape(3, 4) + torch.tensor([[1.5, 2.0, 3.0, 4.0]])),
+        (r(3, 4),),
+    ),
+    "variance": lambda: (Call(lambda x: (x.var(0), x.std())), (r(60, 9),)),
+    "batch_norm": lambda: (nn.BatchNorm2d(5), (r(2, 5, 4, 4),)),
+    "gru": lambda: (nn.GRU(6, 5), (r(3, 2, 6),)),
+    "nan_and_inf": lambda: (
+        Call(lambda x: (x.amax(-1), torch.minimum(x, -x), x.sort(-1)[0])),
+        (torch.tensor([[1.0, float("nan"), 2.0], [float("inf"), -1.0, float("-inf")]]),),
+    ),
+    "cdist": lambda: (Call(torch.cdist), (r(5, 7), r(6, 7))),
+}
+
+RELATIVE = {torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float64: 1e-12}
+
+
+class CTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("dims", ctypes.c_int64 * 8),
+        ("format", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("scale", ctypes.c_float),
+        ("reserved2", ctypes.c_int32),
+    )
+
+
+class CContext(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_uint32),
+        ("abi_version", ctypes.c_uint32),
+        ("attrs", ctypes.c_void_p),
+        ("attr_count", ctypes.c_int32),
+        ("variant", ctypes.c_int32),
+        ("workspace", ctypes.c_void_p),
+        ("workspace_bytes", ctypes.c_uint64),
+        ("stream", ctypes.c_void_p),
+        ("threads", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+    )
+
+
+def as_c(tensor):
+    dims = (ctypes.c_int64 * 8)(*tensor.shape)
+    number = ONNX_NUMBER[DType(str(tensor.dtype).removeprefix("torch."))]
+    return CTensor(tensor.data_ptr(), number, tensor.dim(), dims, 0, 0, 1.0, 0)
+
+
+@dataclass
+class Library:
+    """A compiled kernel."""
+
+    handle: ctypes.CDLL
+    kernel: EmittedKernel
+
+    def launch(self, inputs, outputs, threads=2, workspace_bytes=None, size=ctypes.sizeof(CContext)):
+        need = self.kernel.fixed_workspace_bytes + threads * self.kernel.per_thread_workspace_bytes
+        room = need if workspace_bytes is None else workspace_bytes
+        memory = torch.empty(room + 64, dtype=torch.uint8)
+        start = (memory.data_ptr() + 63) // 64 * 64
+        context = CContext(size, 1, None, 0, 0, start, room, None, threads, 0)
+        ins = (CTensor * max(1, len(inputs)))(*map(as_c, inputs))
+        outs = (CTensor * max(1, len(outputs)))(*map(as_c, outputs))
+        return self.handle.ytk_launch(ctypes.byref(context), ins, len(inputs), outs, len(outputs))
+
+
+def compile_kernels(kernels, tmp_path):
+    """Compile several kernels in one run of the compiler each, and load them."""
+    libraries = []
+    for count, kernel in enumerate(kernels):
+        source, library = tmp_path / f"k{count}.cpp", tmp_path / f"k{count}.so"
+        source.write_text(f'#include "ytk_kernel.h"\n{runtime_header()}\n{kernel.source}')
+        # -O1: these tests are about what is computed, not how fast; the hidden symbol is made visible for ctypes.
+        flags = [*cxx_flags(ArchSpec.parse(ARCH)), "-fvisibility=default", "-O1", "-Wall", "-Wextra", "-Werror"]
+        done = subprocess.run(
+            ["g++", *flags, "-I", str(include_dir()), str(source), "-o", str(library)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[:2000]
+        libraries.append(Library(ctypes.CDLL(str(library)), kernel))
+    return libraries
+
+
+def export(module, args):
+    return torch.export.export(module.eval(), args)
+
+
+def outputs_like(expected):
+    # Poisoned: an element that is not written shows.
+    return [torch.full(t.shape, 77, dtype=t.dtype) for t in expected]
+
+
+def assert_matches(got, expected):
+    assert len(got) == len(expected)
+    for g, e in zip(got, expected, strict=True):
+        if not e.dtype.is_floating_point:
+            assert torch.equal(g, e)
+            continue
+        scale = float(e.double()[e.isfinite()].abs().max()) if e.isfinite().any() else 1.0
+        limit = RELATIVE.get(e.dtype, 4e-6) * max(scale, 1e-6)
+        assert torch.allclose(g.double(), e.double(), rtol=0, atol=limit, equal_nan=True)
+
+
+def kernels_of(module, args, schedules=SCHEDULES, plans=None):
+    program = export(module, args)
+    region = region_input.bind(program, region_input.derive_spec(program, "region"))
+    operators = strategies.region_operators(program)
+    chosen = plans or [p for s in strategies.REGISTRY.values() for p in s.plans(operators)]
+    kernels = {}
+    for plan in chosen:
+        lowered = lower(program, plan)
+        for schedule in schedules:
+            kernel = emit(lowered, region.border, schedule)
+            kernels.setdefault(kernel.source, kernel)
+    return region, list(kernels.values())
+
+
+def test_every_private_symbol_exists():
+    assert inductor_adapter.check_symbols() == []
+    assert len(inductor_adapter.SYMBOLS) > 20
+
+
+def test_a_missing_private_symbol_is_named(monkeypatch):
+    gone = inductor_adapter.PrivateSymbol("torch._inductor.ir", "NotThere", "a seeded fault")
+    monkeypatch.setattr(inductor_adapter, "SYMBOLS", [*inductor_adapter.SYMBOLS, gone])
+    assert inductor_adapter.check_symbols() == ["torch._inductor.ir.NotThere"]
+
+
+def test_no_other_module_of_gaia_names_private_torch():
+    package = include_dir  # any function of ours: only its file system matters here
+    assert package
+    from importlib import resources
+
+    root = resources.files("ytk_gaia")
+    offenders = []
+    for folder in ("generator", "generator/rewrites", "evaluator", "."):
+        for file in root.joinpath(folder).iterdir():
+            if file.name.endswith(".py") and file.name != "inductor_adapter.py":
+                text = file.read_text()
+                offenders += [f"{file.name}: {w}" for w in ("torch._inductor", "torch._decomp", "torch._subclasses") if f"import {w}" in text or f"from {w}" in text]
+    assert offenders == []
+
+
+@pytest.mark.parametrize("name", REGIONS)
+def test_generated_kernel_matches_torch(name, tmp_path):
+    torch.manual_seed(7)
+    module, args = REGIONS[name]()
+    with torch.no_grad():
+        expected = torch.utils._pytree.tree_leaves(module.eval()(*args))
+    # Two unlike schedules here; all of them on the regions below.
+    region, kernels = kernels_of(module, args, (SCHEDULES[0], SCHEDULES[1]))
+    for library in compile_kernels(kernels, tmp_path):
+        got = outputs_like(expected)
+        assert library.launch([t.contiguous() for t in region.examples], got) == 0
+        assert_matches(got, expected)
