@@ -51,13 +51,14 @@ class FleetDesk:
             worker = drain(turn, worker_id, reason, resume=resume)
             return _view(turn, worker, [job.id for job in turn.tx.open_jobs(worker_id)])
 
-        view = await self._desk.do(work)
         session = self._desk.sessions.get(worker_id)
-        if session is not None and not resume:
-            session.send(Drain(reason=reason))
-        elif session is not None:
-            # An agent that was told to stop claiming begins again with a new stream.
+        if resume and session is not None and self._desk.sessions.drop(session):
+            # An agent that was told to stop claiming begins again with a new stream. Dropped before the transaction:
+            # no job may be given to a claim of the stream that ends.
             session.end(ShuttingDownError(f"worker {worker_id} was resumed", hint="Connect again."))
+        view = await self._desk.do(work)
+        if not resume and session is not None:
+            session.send(Drain(reason=reason))
         return view
 
 

@@ -1,0 +1,85 @@
+"""A controller that goes away and comes back on the same state directory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+from fakes.store_agents import WAIT_S, Peers, job_spec
+from ytk_controller.jobs.model import Policy
+from ytk_controller.store.sqlite import DatabaseLockedError
+from ytk_core.jobs import JobState
+from ytk_core.rpc_errors import from_rpc_error
+from ytk_core.workers import LeaseAction
+from ytk_proto.v1 import jobs_pb2
+
+
+async def test_leases_survive_a_restart_and_the_agent_goes_on(controllers) -> None:
+    async with controllers() as peers:
+        agent = peers.agent()
+        await agent.connect()
+        submitted = await peers.submit()
+        waiting = await peers.submit(job_spec(2))
+        given = await agent.take()
+        await agent.start(given.lease)
+        await agent.log(given.lease, 0, b"before\n")
+
+    async with controllers() as peers:
+        agent = peers.agent()
+        welcome = await agent.connect(given.lease)
+        assert [verdict.action for verdict in welcome.verdicts] == [LeaseAction.CONTINUE]
+        assert await agent.log(given.lease, 7, b"after\n") == 13
+        assert await agent.commit(given.lease, await peers.result(out=b"x")) == "SUCCEEDED"
+        log = peers.client.jobs.ReadLog(jobs_pb2.ReadLogRequest(id=submitted.job.id, follow=True))
+        assert b"".join([part.data async for part in log]) == b"before\nafter\n"
+        job = await peers.job(submitted.job.id)
+        assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
+        assert (await agent.take()).lease.job_id == waiting.job.id
+
+
+async def test_a_lease_that_ran_out_while_the_controller_was_away_is_not_reaped_at_once(controllers) -> None:
+    policy = Policy(lease_s=1.0, heartbeat_s=0.2, backoff_s=0.01)
+    async with controllers(policy) as peers:
+        agent = peers.agent()
+        await agent.connect()
+        await peers.submit()
+        given = await agent.take()
+        await agent.start(given.lease)
+    await asyncio.sleep(1.1)  # longer than the lease, by the real clock of the daemon
+    async with controllers(policy) as peers:
+        welcome = await peers.agent().connect(given.lease)
+        assert [verdict.action for verdict in welcome.verdicts] == [LeaseAction.CONTINUE]
+
+
+async def test_a_commit_repeated_after_a_restart_gets_the_same_answer(controllers) -> None:
+    async with controllers() as peers:
+        agent = peers.agent()
+        await agent.connect()
+        await peers.submit()
+        given = await agent.take()
+        await agent.start(given.lease)
+        result = await peers.result(out=b"x")
+        await agent.commit(given.lease, result)
+    async with controllers() as peers:
+        assert await peers.agent().commit(given.lease, result) == "SUCCEEDED"
+
+
+async def test_streams_are_ended_with_a_reason_when_the_controller_stops(controllers) -> None:
+    async with controllers() as peers:
+        agent = peers.agent()
+        await agent.connect()
+        submitted = await peers.submit()
+        watch = aiter(peers.client.jobs.WatchJob(jobs_pb2.WatchJobRequest(id=submitted.job.id)))
+        await anext(watch)
+        peers.controller.desk.hub.close()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await anext(watch)
+        assert from_rpc_error(caught.value).code == "shutting_down"
+
+
+async def test_a_second_controller_on_the_same_file_is_refused(controllers, peers: Peers) -> None:
+    with pytest.raises(DatabaseLockedError, match=r"controller\.db"):
+        async with controllers():
+            pass
+    await peers.client.jobs.ListJobs(jobs_pb2.ListJobsRequest(), timeout=WAIT_S)
