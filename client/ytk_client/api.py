@@ -367,9 +367,7 @@ class Client:
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(_worth_another_try),
             stop=tenacity.stop_after_delay(patience.give_up_s),
-            wait=tenacity.wait_exponential_jitter(
-                initial=patience.first_wait_s, max=patience.longest_wait_s, jitter=patience.first_wait_s
-            ),
+            wait=tenacity.wait_random_exponential(multiplier=patience.first_wait_s, max=patience.longest_wait_s),
             before_sleep=before_sleep,
             reraise=True,
             **options,
@@ -432,6 +430,8 @@ class _Pump:
                 for item in self._read(response):
                     put(item)
         except grpc.RpcError as err:
+            if self._cancelled:
+                return True
             if came and _worth_another_try(err):
                 return False
             if _status(err) is grpc.StatusCode.DEADLINE_EXCEEDED:

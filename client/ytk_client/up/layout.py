@@ -109,7 +109,7 @@ class Layout:
                 status = self.read_status()
                 who = f" (process {status.pid}, controller {status.address or 'starting'})" if status else ""
                 raise UserError(
-                    f"`ytk up` already runs on {self.home}{who}",
+                    f"`ytk up` is already running on {self.home}{who}",
                     code="already_running",
                     hint="`ytk up --status` shows it, `ytk up --stop` stops it; --home names another place.",
                 ) from err

@@ -172,7 +172,7 @@ async def test_stop_while_starting(layout, switches):
 def test_second_one_on_the_same_home_is_told_so(layout):
     with layout.locked():
         assert layout.running()
-        with pytest.raises(UserError, match="already runs") as caught, Layout(layout.home).locked():
+        with pytest.raises(UserError, match="already running") as caught, Layout(layout.home).locked():
             pass
         assert caught.value.code == "already_running"
     assert not layout.running()
