@@ -263,6 +263,13 @@ def _member_problem(member: tarfile.TarInfo) -> str | None:
     return member_path(member.name)
 
 
+def _drain(path: Path | str, reader: _GuardedReader) -> None:
+    """Read to the end, so that gzip checks its checksum; only the zero padding of tar may follow the last member."""
+    while block := reader.read(tarfile.RECORDSIZE):
+        if block.strip(b"\0"):
+            raise _bad(path, "data after the last member")
+
+
 def _members(path: Path | str, stream: IO[bytes], limits: Limits) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
     """Give each regular member with its data stream; the caller reads it to the end before the next one."""
     reader = _GuardedReader(stream, limits, path)
@@ -276,6 +283,7 @@ def _members(path: Path | str, stream: IO[bytes], limits: Limits) -> Iterator[tu
             member = archive.next()
             reader.budget = None
             if member is None:
+                _drain(path, reader)
                 return
             count += 1
             if count > limits.max_files:
