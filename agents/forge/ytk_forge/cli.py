@@ -1,0 +1,229 @@
+"""Forge without a controller: list and try toolchains, build a bundle, audit a library."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import click
+import msgspec
+from ytk_core.archspec import ArchSpec
+from ytk_core.errors import ExitCode, YtkError
+from ytk_core.files import atomic_write
+from ytk_core.formats.plugin_manifest import SUFFIX, CheckResult
+from ytk_core.sandbox import SandboxMode, detect
+
+P = ParamSpec("P")
+
+_toolchain_dir = click.option(
+    "--toolchain-dir",
+    "toolchain_dirs",
+    multiple=True,
+    envvar="YTK_FORGE_TOOLCHAINS",
+    type=click.Path(path_type=Path),
+    help="Directory of toolchain files; they come before the shipped ones. Repeatable.",
+)
+_output = click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Form of the answer.",
+)
+_sandbox = click.option(
+    "--sandbox",
+    type=click.Choice(["required", "optional"]),
+    default="required",
+    show_default=True,
+    help="What to do where no sandbox works: refuse, or run the compiler and the library without one.",
+)
+_debug = click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+
+
+def reports_errors(body: Callable[P, None]) -> Callable[P, None]:
+    """Print an error of ours to stderr and exit with its class's code; with ``--debug``, with its traceback."""
+
+    @functools.wraps(body)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        debug = bool(kwargs.pop("debug", False))
+        try:
+            body(*args, **kwargs)
+        except YtkError as err:
+            if debug:
+                raise
+            click.echo(f"error: {err.message} [{err.code}]", err=True)
+            if err.hint:
+                click.echo(f"hint: {err.hint}", err=True)
+            sys.exit(err.exit_code)
+
+    return run
+
+
+@click.command()
+@_toolchain_dir
+@click.option("--try", "try_all", is_flag=True, help="Also build and audit a small kernel for every arch spec.")
+@_output
+@_sandbox
+@_debug
+@reports_errors
+def toolchains(toolchain_dirs: Sequence[Path], try_all: bool, form: str, sandbox: SandboxMode) -> None:
+    """List the toolchains, what they build for, and what is missing to use them.
+
+    Exit code 1 where a toolchain is not ready.
+    """
+    from ytk_forge.toolchain import find_compiler, load_toolchains, problems
+
+    rows: list[dict[str, Any]] = []
+    loaded = load_toolchains(toolchain_dirs)
+    for toolchain in loaded:
+        missing = problems(toolchain)
+        arch_specs = toolchain.arch_specs()
+        if not missing and try_all:
+            missing = [text for arch in arch_specs if (text := _try(arch, loaded, sandbox))]
+        rows.append(
+            {
+                "name": toolchain.name,
+                "description": toolchain.description,
+                "ready": not missing,
+                "compiler": "" if problems(toolchain) else find_compiler(toolchain).banner,
+                "arch_specs": [str(arch) for arch in arch_specs],
+                "missing": missing,
+            }
+        )
+    if form == "json":
+        click.echo(_json({"sandbox": detect().kind, "tried": try_all, "toolchains": rows}))
+    else:
+        for row in rows:
+            _show_toolchain(row, try_all)
+        status = detect()
+        click.echo(f"sandbox: {status.kind} ({status.reason})", err=True)
+    if not all(row["ready"] for row in rows):
+        sys.exit(ExitCode.VERDICT)
+
+
+def _try(arch: ArchSpec, loaded: Sequence[Any], sandbox: SandboxMode) -> str:
+    """Give what went wrong with the self-test for one arch spec; empty: nothing."""
+    from ytk_forge.selftest import selftest
+
+    try:
+        selftest(arch, loaded, sandbox)
+    except YtkError as err:
+        return f"{arch}: {err.message}. {err.hint}"
+    return ""
+
+
+def _show_toolchain(row: dict[str, Any], tried: bool) -> None:
+    state = ("works" if tried else "ready") if row["ready"] else "NOT READY"
+    click.echo(f"{row['name']}  {state}  {row['compiler']}".rstrip())
+    click.echo(f"  {row['description']}")
+    for arch in row["arch_specs"]:
+        click.echo(f"  -a {arch}")
+    for text in row["missing"]:
+        click.echo(f"  missing: {text}")
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("-a", "--arch", "arch_spec", required=True, help="Arch spec to build for.")
+@click.option(
+    "-o",
+    "--out",
+    "library",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The .so to write; its manifest goes beside it.",
+)
+@click.option("--cache-dir", type=click.Path(path_type=Path), help="Keep and reuse builds here.")
+@_toolchain_dir
+@_sandbox
+@_debug
+@reports_errors
+def build(
+    bundle: Path,
+    arch_spec: str,
+    library: Path,
+    cache_dir: Path | None,
+    toolchain_dirs: Sequence[Path],
+    sandbox: SandboxMode,
+) -> None:
+    """Build and audit the plugin library of a kernel BUNDLE on this machine."""
+    from ytk_forge.build import build_plugin
+    from ytk_forge.cache import MANIFEST, PLUGIN
+    from ytk_forge.toolchain import load_toolchains
+
+    arch = ArchSpec.parse(arch_spec)
+    with tempfile.TemporaryDirectory(prefix="ytk-forge-build-") as directory:
+        out = Path(directory) / "out"
+        manifest = build_plugin(
+            bundle,
+            arch,
+            out,
+            cache_dir or Path(directory) / "cache",
+            sandbox,
+            toolchains=load_toolchains(toolchain_dirs),
+            log=lambda text: click.echo(text, err=True, nl=False),
+        )
+        # The manifest last: whoever sees it sees the library.
+        for source, destination in ((PLUGIN, library), (MANIFEST, library.with_name(library.name + SUFFIX))):
+            with atomic_write(destination) as stream:
+                stream.write((out / source).read_bytes())
+    click.echo(
+        f"{library}  {manifest.meta.plugin_namespace}::{manifest.meta.plugin_name}  {arch}  {manifest.so_digest}"
+    )
+
+
+@click.command()
+@click.argument("library", type=click.Path(path_type=Path))
+@click.option("--manifest", type=click.Path(path_type=Path), help="Its manifest; default: the one beside it.")
+@click.option("-a", "--arch", "arch_spec", help="Audit for this arch spec instead of the manifest's.")
+@_toolchain_dir
+@_output
+@_sandbox
+@_debug
+@reports_errors
+def check(
+    library: Path,
+    manifest: Path | None,
+    arch_spec: str | None,
+    toolchain_dirs: Sequence[Path],
+    form: str,
+    sandbox: SandboxMode,
+) -> None:
+    """Audit a plugin LIBRARY again and compare it with its manifest. Exit code 1 where a check fails."""
+    from ytk_forge.check import check_library, read_manifest_for
+    from ytk_forge.toolchain import load_toolchains
+
+    results = check_library(
+        library,
+        read_manifest_for(library, manifest),
+        toolchains=load_toolchains(toolchain_dirs),
+        arch=ArchSpec.parse(arch_spec) if arch_spec else None,
+        mode=sandbox,
+    )
+    if form == "json":
+        click.echo(_json({"library": str(library), "checks": msgspec.to_builtins(results)}))
+    else:
+        _show_checks(results)
+    if not all(result.ok for result in results):
+        sys.exit(ExitCode.VERDICT)
+
+
+def _show_checks(results: Sequence[CheckResult]) -> None:
+    width = max(len(result.name) for result in results)
+    for result in results:
+        click.echo(f"{'ok    ' if result.ok else 'FAILED'}  {result.name:<{width}}  {result.found}")
+        if not result.ok:
+            click.echo(f"{'':<{width + 10}}wanted: {result.wanted}")
+            click.echo(f"{'':<{width + 10}}fix: {result.fix}")
+    failed = sum(not result.ok for result in results)
+    click.echo(f"{len(results) - failed} of {len(results)} checks passed", err=True)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from fakes import kernel_bundles as bundles
+from ytk_core.errors import ExitCode
+from ytk_core.formats.kernel_bundle import render_bundle
+from ytk_forge.main import main
+
+
+@pytest.fixture
+def run(mode):
+    def body(*args: object):
+        runner = CliRunner()
+        sandbox = ["--sandbox", mode] if args[0] in {"build", "check", "toolchains"} else []
+        return runner.invoke(main, [*map(str, args), *sandbox])
+
+    return body
+
+
+@pytest.fixture
+def library(tmp_path, build) -> Path:
+    """A built library as `ytk embedded build-plugin` leaves it."""
+    _, out = build(bundles.fold())
+    path = tmp_path / "Col2im.so"
+    shutil.copy(out / "plugin.so", path)
+    shutil.copy(out / "manifest.json", tmp_path / "Col2im.so.manifest.json")
+    return path
+
+
+class TestToolchains:
+    def test_table(self, run, arch):
+        result = run("toolchains")
+        assert result.exit_code == ExitCode.OK
+        assert "amd64-linux-gcc  ready  g++" in result.stdout
+        assert f"-a {arch}" in result.stdout
+        assert "sandbox: " in result.stderr
+
+    def test_json(self, run, arch):
+        result = run("toolchains", "-o", "json")
+        (row,) = json.loads(result.stdout)["toolchains"]
+        assert row["ready"]
+        assert str(arch) in row["arch_specs"]
+        assert row["missing"] == []
+
+    def test_missing_compiler(self, run, monkeypatch, tmp_path):
+        monkeypatch.setenv("PATH", str(tmp_path))
+        result = run("toolchains")
+        assert result.exit_code == ExitCode.VERDICT
+        assert "NOT READY" in result.stdout
+        assert "missing: toolchain amd64-linux-gcc: no C++ compiler" in result.stdout
+        assert "apt-get install g++" in result.stdout
+
+    def test_trying_builds_for_every_arch_spec(self, run, tmp_path, monkeypatch):
+        # A narrower toolchain file: one build is enough to see that it is made.
+        from ytk_forge.toolchain import SHIPPED_DIR
+
+        text = (SHIPPED_DIR / "amd64-linux-gcc.toml").read_text()
+        text = text.replace('["cpuv4", "cpuv3", "cpuv2"]', '["cpuv2"]').replace('["ov20264", "ort132"]', '["ov20264"]')
+        (tmp_path / "t.toml").write_text(text)
+        result = run("toolchains", "--try", "--toolchain-dir", tmp_path)
+        assert result.exit_code == ExitCode.OK, result.output
+        assert "amd64-linux-gcc  works" in result.stdout
+        (tmp_path / "t.toml").write_text(text.replace('"libm.so.6",', ""))
+        result = run("toolchains", "--try", "--toolchain-dir", tmp_path)
+        assert result.exit_code == ExitCode.VERDICT
+        assert "needed: found libm.so.6" in result.stdout
+
+    def test_wrong_file(self, run, tmp_path):
+        (tmp_path / "t.toml").write_text("name = 1\n")
+        result = run("toolchains", "--toolchain-dir", tmp_path)
+        assert result.exit_code == ExitCode.YOURS
+        assert "t.toml" in result.stderr
+        assert "[bad_toolchain]" in result.stderr
+        assert "hint: " in result.stderr
+
+
+class TestBuild:
+    def test_library_and_manifest(self, run, tmp_path, arch, cache_dir):
+        (tmp_path / "b.py").write_text(render_bundle(bundles.fold()))
+        result = run("build", tmp_path / "b.py", "-a", arch, "-o", tmp_path / "Col2im.so", "--cache-dir", cache_dir)
+        assert result.exit_code == ExitCode.OK, result.output
+        assert result.stdout.startswith(f"{tmp_path / 'Col2im.so'}  yasp::Col2im  {arch}  blake3:")
+        assert "# audit shape: ok" in result.stderr
+        assert {p.name for p in tmp_path.iterdir()} == {"b.py", "Col2im.so", "Col2im.so.manifest.json"}
+        assert run("check", tmp_path / "Col2im.so").exit_code == ExitCode.OK
+
+    def test_a_failure_leaves_no_file(self, run, tmp_path, arch):
+        (tmp_path / "b.py").write_text(
+            render_bundle(bundles.with_source(bundles.fold(), "int ytk_launch() { return oops; }"))
+        )
+        result = run("build", tmp_path / "b.py", "-a", arch, "-o", tmp_path / "Col2im.so")
+        assert result.exit_code == ExitCode.CANDIDATES
+        assert "error: the kernel does not compile: SOURCE:1:" in result.stderr
+        assert {p.name for p in tmp_path.iterdir()} == {"b.py"}
+
+    def test_missing_output_directory(self, run, tmp_path, arch, cache_dir):
+        (tmp_path / "b.py").write_text(render_bundle(bundles.fold()))
+        result = run("build", tmp_path / "b.py", "-a", arch, "-o", tmp_path / "no" / "x.so", "--cache-dir", cache_dir)
+        assert result.exit_code == ExitCode.YOURS
+        assert "mkdir -p" in result.stderr
+
+    def test_debug_shows_the_traceback(self, run, tmp_path, arch):
+        from ytk_core.errors import FormatError
+
+        result = run("build", tmp_path / "none.py", "-a", arch, "-o", tmp_path / "x.so", "--debug")
+        assert isinstance(result.exception, FormatError)
+
+
+class TestCheck:
+    def test_good(self, run, library):
+        result = run("check", library)
+        assert result.exit_code == ExitCode.OK, result.output
+        assert result.stdout.splitlines()[0].startswith("ok      digest")
+        assert "20 of 20 checks passed" in result.stderr
+
+    def test_json(self, run, library):
+        checks = json.loads(run("check", library, "-o", "json").stdout)["checks"]
+        assert checks[0]["name"] == "digest"
+        assert all(check["ok"] for check in checks)
+
+    def test_a_changed_byte_is_not_loaded(self, run, library):
+        content = bytearray(library.read_bytes())
+        content[6000] ^= 1
+        library.write_bytes(content)
+        result = run("check", library)
+        assert result.exit_code == ExitCode.VERDICT
+        assert "FAILED  digest" in result.stdout
+        assert "fix: " in result.stdout
+        assert "0 of 1 checks passed" in result.stderr
+
+    def test_for_another_arch_spec(self, run, library, arch):
+        from ytk_core.archspec import ArchSpec
+
+        other = ArchSpec(arch.cpu, arch.device, arch.os, "glibc231", arch.engine)
+        result = run("check", library, "-a", other)
+        assert result.exit_code == ExitCode.OK
+        assert "wanted" not in result.stdout
+
+    def test_no_manifest(self, run, library, tmp_path):
+        (tmp_path / "Col2im.so.manifest.json").unlink()
+        result = run("check", library)
+        assert result.exit_code == ExitCode.YOURS
+        assert "--manifest" in result.stderr
+
+    def test_named_manifest_and_missing_library(self, run, library, tmp_path):
+        moved = tmp_path / "m.json"
+        (tmp_path / "Col2im.so.manifest.json").rename(moved)
+        assert run("check", library, "--manifest", moved).exit_code == ExitCode.OK
+        library.unlink()
+        result = run("check", library, "--manifest", moved)
+        assert result.exit_code == ExitCode.YOURS
+        assert "no such file" in result.stderr
+
+
+def test_help_is_light():
+    code = "import sys; from ytk_forge.main import main\ntry: main(['--help'])\nexcept SystemExit: pass\nprint(sorted(set(sys.modules) & {'torch', 'grpc', 'sqlalchemy', 'jinja2', 'elftools', 'rich'}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "toolchains" in done.stdout
