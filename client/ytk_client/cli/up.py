@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -172,33 +171,43 @@ def _detach(layout: Layout, listen: str, without: tuple[str, ...], output: str) 
         with layout.locked():  # raises the error that says so
             pass
     log = layout.log("up")
-    with log.open("ab") as stream:
-        start = stream.tell()
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                *("-m", "ytk_client.cli.main", "up", "--home", str(layout.home), "--listen", listen),
-                *(word for name in without for word in ("--without", name)),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,
-        )
+    start = log.stat().st_size if log.exists() else 0
+    words = (*("up", "--home", str(layout.home), "--listen", listen), *(f"--without={name}" for name in without))
+    pid = _spawn_detached([sys.executable, "-m", "ytk_client.cli.main", *words], log)
     deadline = time.monotonic() + _DETACH_DEADLINE_S
     while True:
         status = layout.read_status()
-        if status is not None and status.pid == process.pid and status.ready:
+        if status is not None and status.pid == pid and status.ready:
             _ready(layout, status, output)
             return
-        if process.poll() is not None:
-            raise _from_log(log, start, process.returncode)
+        ended, how = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            raise _from_log(log, start, os.waitstatus_to_exitcode(how))
         if time.monotonic() > deadline:
-            process.terminate()
+            os.kill(pid, signal.SIGTERM)
             raise BoardError(
                 f"the stack was not ready within {_DETACH_DEADLINE_S:.0f} s", code="deadline", hint=f"See {log}."
             )
         time.sleep(_POLL_S)
+
+
+def _spawn_detached(command: list[str], log: Path) -> int:
+    """Start a process that outlives this one: a session of its own, output to a log. Give its id.
+
+    Not a Popen, whose object complains when it goes before its process.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    return os.posix_spawn(
+        command[0],
+        command,
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
 
 
 def _from_log(log: Path, start: int, code: int) -> BoardError | UserError:
