@@ -1,0 +1,637 @@
+"""A world around the job machine for hypothesis: agents that die, partition and reconnect, zombies, lost answers.
+
+The world knows nothing of how the machine works. It keeps its own account of who was given what, who asked for what,
+and what was promised, and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from ytk_controller.jobs.machine import JobMachine, StaleLeaseError
+from ytk_controller.jobs.model import JobRecord, Policy
+from ytk_controller.jobs.submitting import SubmitRequest
+from ytk_controller.jobs.turn import Rules, Turn
+from ytk_controller.scheduling.scheduler import FreeWorker, matches
+from ytk_controller.store.base import Store, Tx
+from ytk_core.digests import digest_bytes
+from ytk_core.errors import FailureClass, UserError
+from ytk_core.jobs import Failure, JobKind, JobResult, JobSpec, JobState, Lease, NamedBlob
+from ytk_core.workers import Assignment, Hello, LeaseAction, WorkerDescription
+
+from ytk_controller.jobs import submitting, upkeep, working
+
+POLICY = Policy(lease_s=30, heartbeat_s=5, max_attempts=4, poison_workers=2, backoff_s=2, backoff_cap_s=60)
+GENERATE, EVALUATE, BUILD = JobKind.KERNEL_GENERATE, JobKind.KERNEL_EVALUATE, JobKind.PLUGIN_BUILD
+
+# a1 and a2 are two agents of one machine: they share its device.
+WORKERS = {
+    "a0": WorkerDescription(worker_id="a0", role="gaia", kinds=(GENERATE, BUILD), slots=2),
+    "a1": WorkerDescription(worker_id="a1", role="gaia", kinds=(EVALUATE, BUILD, GENERATE), device_uid="d", slots=1),
+    "a2": WorkerDescription(worker_id="a2", role="gaia", kinds=(EVALUATE, BUILD), device_uid="d", slots=2),
+}
+SPECS = (
+    JobSpec(kind=BUILD, params={"n": 0}),
+    JobSpec(kind=BUILD, params={"n": 1}, priority=1),
+    JobSpec(kind=EVALUATE, params={"n": 2}, measuring=True),
+    JobSpec(kind=EVALUATE, params={"n": 3}, measuring=True),
+    JobSpec(kind=GENERATE, params={"n": 4}),
+    JobSpec(kind=GENERATE, params={"n": 5}),
+)
+# The world's own table: what may follow what.
+FOLLOWS = {
+    JobState.QUEUED: {JobState.LEASED, JobState.CANCELLED},
+    JobState.LEASED: {JobState.RUNNING, JobState.CANCELLING, JobState.QUEUED, JobState.FAILED, JobState.POISONED},
+    JobState.RUNNING: {JobState.CANCELLING, JobState.QUEUED, JobState.SUCCEEDED, JobState.FAILED, JobState.POISONED},
+    JobState.CANCELLING: {JobState.CANCELLED},
+}
+AGENT = st.sampled_from(sorted(WORKERS))
+OUTCOME = st.sampled_from(["ok", "ok", "ok", "board", "board", "yours", "stopped"])
+PICK = st.integers(0, 30)
+
+
+def somebody_works(world: World) -> bool:
+    """Precondition of rules about held jobs: steps that do nothing find nothing."""
+    return hasattr(world, "agents") and any(agent.held for agent in world.agents.values())
+
+
+@dataclass
+class Agent:
+    """One agent process, as it sees itself."""
+
+    number: int = 1
+    held: dict[str, Assignment] = field(default_factory=dict)
+    drained: bool = False
+
+    def session(self, worker_id: str, *, older: int = 0) -> str:
+        return f"{worker_id}-{self.number - older}"
+
+
+@dataclass
+class Wish:
+    """One submission that was made."""
+
+    id: str
+    job_id: str
+    parent: Lease | None
+    detached: bool = False
+
+
+class World(RuleBasedStateMachine):
+    """The world; subclasses say which store."""
+
+    machine: type[JobMachine] = JobMachine
+
+    def make_store(self, clock: Callable[[], float]) -> Store:
+        raise NotImplementedError
+
+    def reopen_store(self) -> None:
+        """Open the store anew, as after a restart; stores that live in memory stay."""
+
+    # ---- set-up ----
+
+    @initialize()
+    def set_up(self) -> None:
+        self.now = 1000.0
+        self.store = self.make_store(lambda: self.now)
+        self.rules_ = Rules(policy=POLICY, toolchain="test", machine=self.machine)
+        self.agents = {worker_id: Agent() for worker_id in WORKERS}
+        self.zombies: list[tuple[str, Assignment]] = []
+        self.wishes: list[Wish] = []
+        self.keys: dict[str, tuple[int, str, str]] = {}
+        self.given: dict[tuple[str, int], str] = {}  # lease -> worker
+        self.renewed: dict[tuple[str, int], float] = {}
+        self.cancelled: set[str] = set()
+        self.waits: dict[str, float] = {}  # job -> earliest time of its next attempt
+        self.commits: list[tuple[str, Assignment, object, JobState]] = []
+        self.counter = 0
+        for worker_id in WORKERS:
+            self.hello(worker_id)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        try:
+            self.everything_ends()
+        finally:
+            self.store.close()
+
+    def turn(self, function: Callable[[Turn], object]):
+        return self.store.run(lambda tx: function(Turn(tx, self.rules_, "test")))
+
+    def jobs(self) -> dict[str, JobRecord]:
+        def read(tx: Tx) -> list[JobRecord]:
+            return tx.list_jobs(states=(), parent_id="", limit=10_000, before_id="")
+
+        return {job.id: job for job in self.store.run(read)}
+
+    def number(self) -> int:
+        self.counter += 1
+        return self.counter
+
+    def hello(self, worker_id: str, *running: Lease):
+        agent = self.agents[worker_id]
+        message = Hello(worker=WORKERS[worker_id], session_id=agent.session(worker_id), running=running)
+        return self.turn(lambda turn: working.hello(turn, message))
+
+    def pick_held(self, which: int) -> tuple[str, Assignment]:
+        held = [(w, assignment) for w, agent in self.agents.items() for assignment in agent.held.values()]
+        return held[which % len(held)]
+
+    def is_current(self, jobs: dict[str, JobRecord], worker_id: str, lease: Lease) -> bool:
+        """By the world's account: given to this worker, to nobody after it, and the job is still held."""
+        later = [fence for (job_id, fence) in self.given if job_id == lease.job_id and fence > lease.fence]
+        job = jobs[lease.job_id]
+        return job.open and not later and self.given.get((lease.job_id, lease.fence)) == worker_id
+
+    # ---- clients ----
+
+    @rule(index=st.integers(0, 5), key=st.integers(0, 5), no_cache=st.booleans())
+    def submit(self, index: int, key: int, no_cache: bool) -> None:
+        self.submit_as(index, key=f"k{key}" if key < 3 else "", no_cache=no_cache and key > 3)
+
+    @precondition(somebody_works)
+    @rule(index=st.integers(0, 5), which=PICK)
+    def submit_child(self, index: int, which: int) -> None:
+        self.submit_as(index, parent=self.pick_held(which))
+
+    @rule(index=st.integers(0, 5))
+    def submit_and_claim(self, index: int) -> None:
+        self.submit_as(index)
+        self.all_claim()
+
+    def submit_as(
+        self, index: int, *, key: str = "", no_cache: bool = False, parent: tuple[str, Assignment] | None = None
+    ) -> None:
+        spec = SPECS[index]
+        if no_cache:
+            spec = JobSpec(kind=spec.kind, params=spec.params, measuring=spec.measuring, no_cache=True)
+        before = self.jobs()
+        lease = parent[1].lease if parent else None
+        request = SubmitRequest(
+            spec=spec,
+            principal="me",
+            idempotency_key=key,
+            parent_id=lease.job_id if lease else "",
+            parent_fence=lease.fence if lease else 0,
+        )
+        new_id = f"job-{self.number()}"
+        sub_id = f"sub-{self.counter}"
+        parent_may = (
+            parent is None
+            or lease is None
+            or (
+                self.is_current(before, parent[0], lease)
+                and before[lease.job_id].state is not JobState.CANCELLING
+                and not parent[1].spec.measuring
+            )
+        )
+        try:
+            answer = self.turn(
+                lambda turn: submitting.submit(turn, request, job_id=lambda: new_id, submission_id=lambda: sub_id)
+            )
+        except StaleLeaseError:
+            assert not parent_may, "a child of a job that is held was refused"
+            return
+        except UserError as err:
+            if err.code == "idempotency_conflict":
+                assert self.keys[key][0] != index, "the same submission was called another one"
+            else:
+                assert not parent_may, f"refused: {err}"
+            return
+        assert parent_may, "a child of a job that is not held was accepted"
+        if key and key in self.keys:
+            assert self.keys[key] == (index, answer.job.id, answer.submission_id), "one key made two submissions"
+            return
+        if key:
+            self.keys[key] = (index, answer.job.id, answer.submission_id)
+        self.wishes.append(Wish(answer.submission_id, answer.job.id, lease))
+        self.check_answer(before, spec, request, answer)
+
+    def check_answer(self, before: dict[str, JobRecord], spec: JobSpec, request: SubmitRequest, answer) -> None:
+        equal = [job for job in before.values() if (job.spec.kind, job.spec.params) == (spec.kind, spec.params)]
+        family = self.ancestors(request.parent_id)
+        assert answer.job.id not in family, "a job waits for itself"
+        joinable = [job for job in equal if job.state in {"QUEUED", "LEASED", "RUNNING"} and job.id not in family]
+        succeeded = [job for job in equal if job.state is JobState.SUCCEEDED]
+        if spec.no_cache:
+            assert not answer.joined
+            assert not answer.job.from_cache
+        elif joinable:
+            assert answer.joined, "an equal job in flight was not joined"
+            assert answer.job.id in {job.id for job in joinable}
+        elif succeeded:
+            assert answer.job.from_cache, "an equal job was not answered from the cache"
+            assert answer.job.result in [job.result for job in succeeded]
+        else:
+            assert answer.job.state is JobState.QUEUED
+
+    def ancestors(self, job_id: str) -> set[str]:
+        found: set[str] = set()
+        todo = {job_id} - {""}
+        while todo:
+            found |= todo
+            todo = {w.parent.job_id for w in self.wishes if w.job_id in todo and w.parent and self.alive(w)} - found
+        return found
+
+    def alive(self, wish: Wish) -> bool:
+        return not wish.detached
+
+    @rule(which=PICK)
+    def cancel_one_submitter(self, which: int) -> None:
+        if self.wishes:
+            wish = self.wishes[which % len(self.wishes)]
+            self.turn(lambda turn: submitting.cancel(turn, wish.job_id, wish.id))
+            wish.detached = True
+
+    @precondition(somebody_works)
+    @rule(which=PICK)
+    def cancel_a_running_one(self, which: int) -> None:
+        job_id = self.pick_held(which)[1].lease.job_id
+        self.cancel_for_all(sorted(self.jobs()).index(job_id))
+
+    @rule(which=PICK)
+    def cancel_for_all(self, which: int) -> None:
+        jobs = self.jobs()
+        if jobs:
+            job_id = sorted(jobs)[which % len(jobs)]
+            self.turn(lambda turn: submitting.cancel(turn, job_id, ""))
+            for wish in self.wishes:
+                wish.detached |= wish.job_id == job_id
+            if not jobs[job_id].state.terminal:
+                self.cancelled.add(job_id)
+
+    # ---- agents ----
+
+    @rule(worker_id=AGENT, lose_answer=st.booleans())
+    def claim(self, worker_id: str, lose_answer: bool) -> None:
+        self.dispatch([worker_id], lose_answer=lose_answer)
+
+    @rule()
+    def all_claim(self) -> None:
+        self.dispatch(sorted(WORKERS))
+
+    def dispatch(self, worker_ids: list[str], *, lose_answer: bool = False) -> None:
+        free = [
+            FreeWorker(
+                worker=WORKERS[worker_id],
+                session_id=self.agents[worker_id].session(worker_id),
+                claim_ids=(f"c{self.number()}",),
+            )
+            for worker_id in worker_ids
+        ]
+        before = self.jobs()
+        answers = self.turn(lambda turn: working.dispatch(turn, free))
+        for assigned, assignment in answers:
+            self.check_assignment(before, assigned, assignment, alone=len(worker_ids) == 1)
+            if lose_answer:
+                again = self.turn(
+                    lambda turn, a=assigned: working.repeated_claim(turn, a.worker_id, a.session_id, a.claim_id)
+                )
+                assert again == assignment, "a repeated claim gave something else"
+            self.agents[assigned.worker_id].held[assigned.job_id] = assignment
+
+    def check_assignment(self, before, assigned, assignment: Assignment, *, alone: bool) -> None:
+        job = before[assigned.job_id]
+        worker_id = assigned.worker_id
+        lease = assignment.lease
+        assert not self.agents[worker_id].drained, "a drained worker got work"
+        assert job.state is JobState.QUEUED
+        assert self.now >= self.waits.get(job.id, 0.0), "the backoff was not kept"
+        assert (lease.job_id, lease.fence) not in self.given, "a fence was given twice"
+        fences = [fence for (job_id, fence) in self.given if job_id == job.id]
+        assert lease.fence > max(fences, default=0), "a fence did not grow"
+        assert matches(WORKERS[worker_id], job.spec)
+        if worker_id in job.excluded_workers:
+            others = [w for w in WORKERS if w not in job.excluded_workers and not self.agents[w].drained]
+            assert not any(matches(WORKERS[w], job.spec) for w in others), "tried again on the worker that failed"
+        if alone:
+            ready = [
+                other
+                for other in before.values()
+                if other.state is JobState.QUEUED
+                and other.not_before <= self.now
+                and other.spec.kind in WORKERS[worker_id].kinds
+                and not other.spec.measuring
+                and not other.excluded_workers
+            ]
+            assert job.spec.priority >= max((other.spec.priority for other in ready), default=-99), "not the most urgent"
+        self.given[lease.job_id, lease.fence] = worker_id
+        self.renewed[lease.job_id, lease.fence] = self.now
+
+    @precondition(somebody_works)
+    @rule(which=PICK)
+    def start(self, which: int) -> None:
+        self.start_as(*self.pick_held(which))
+
+    def start_as(self, worker_id: str, assignment: Assignment) -> None:
+        jobs = self.jobs()
+        current = self.is_current(jobs, worker_id, assignment.lease)
+        try:
+            proceed = self.turn(lambda turn: working.start(turn, worker_id, assignment.lease))
+        except StaleLeaseError:
+            assert not current, "the holder may not start"
+            self.let_go(worker_id, assignment)
+            return
+        assert current, "a stale lease was started"
+        assert proceed == (jobs[assignment.lease.job_id].state is not JobState.CANCELLING)
+        if jobs[assignment.lease.job_id].state is JobState.LEASED:
+            self.renewed[assignment.lease.job_id, assignment.lease.fence] = self.now
+
+    @precondition(somebody_works)
+    @rule(worker_id=AGENT)
+    def heartbeat(self, worker_id: str) -> None:
+        agent = self.agents[worker_id]
+        jobs = self.jobs()
+        leases = [assignment.lease for assignment in agent.held.values()]
+        verdicts = self.turn(
+            lambda turn: working.heartbeat(turn, worker_id, agent.session(worker_id), leases)
+        )
+        self.heed(worker_id, jobs, verdicts)
+
+    def heed(self, worker_id: str, jobs, verdicts) -> None:
+        for verdict in verdicts:
+            current = self.is_current(jobs, worker_id, verdict.lease)
+            cancelling = jobs[verdict.lease.job_id].state is JobState.CANCELLING
+            wanted = LeaseAction.ABANDON if not current else LeaseAction.CANCEL if cancelling else LeaseAction.CONTINUE
+            assert verdict.action is wanted, f"{verdict} should be {wanted}"
+            if wanted is LeaseAction.CONTINUE:
+                self.renewed[verdict.lease.job_id, verdict.lease.fence] = self.now
+            if wanted is LeaseAction.ABANDON:
+                self.let_go(worker_id, self.agents[worker_id].held[verdict.lease.job_id])
+
+    @precondition(somebody_works)
+    @rule(which=PICK, outcome=OUTCOME, upload=st.booleans(), lose_answer=st.booleans())
+    def commit(self, which: int, outcome: str, upload: bool, lose_answer: bool) -> None:
+        worker_id, assignment = self.pick_held(which)
+        self.commit_as(worker_id, assignment, outcome, upload=upload or outcome != "ok", twice=lose_answer)
+
+    @precondition(somebody_works)
+    @rule(which=PICK, outcome=OUTCOME, upload=st.booleans())
+    def run_to_the_end(self, which: int, outcome: str, upload: bool) -> None:
+        worker_id, assignment = self.pick_held(which)
+        self.start_as(worker_id, assignment)
+        if assignment.lease.job_id in self.agents[worker_id].held:
+            self.commit_as(worker_id, assignment, outcome, upload=upload or outcome != "ok")
+
+    def commit_as(self, worker_id: str, assignment: Assignment, word: str, *, upload: bool, twice: bool = False) -> None:
+        lease = assignment.lease
+        outcome = self.outcome(lease, word, upload=upload)
+        jobs = self.jobs()
+        job = jobs[lease.job_id]
+        current = self.is_current(jobs, worker_id, lease)
+        repeated = [c for c in self.commits if c[:3] == (worker_id, assignment, outcome)]
+        try:
+            state = self.turn(lambda turn: working.commit(turn, worker_id, lease, outcome))
+        except StaleLeaseError:
+            assert not current, "the holder may not commit"
+            self.let_go(worker_id, assignment)
+            return
+        except UserError as err:
+            assert err.code == "output_missing"
+            assert not upload, "outputs are there"
+            return
+        except Exception as err:
+            # A result before the start is the one transition that an agent can get wrong.
+            if getattr(err, "code", "") != "invalid_transition":
+                raise
+            assert word == "ok"
+            assert job.state is JobState.LEASED
+            return
+        if repeated and not current:
+            assert state is repeated[-1][3]
+            return
+        assert current, "a stale lease was committed"
+        self.check_commit(job, word, state, upload=upload)
+        self.commits.append((worker_id, assignment, outcome, state))
+        self.over(job.id, requeued=state is JobState.QUEUED, attempts=job.attempts)
+        if twice:
+            again = self.turn(lambda turn: working.commit(turn, worker_id, lease, outcome))
+            assert again is state, "a repeated commit was answered otherwise"
+        self.agents[worker_id].held.pop(job.id, None)
+
+    def outcome(self, lease: Lease, word: str, *, upload: bool) -> JobResult | Failure | None:
+        if word == "stopped":
+            return None
+        if word != "ok":
+            cls = FailureClass.BOARDS if word == "board" else FailureClass.YOURS
+            return Failure(failure_class=cls, code=word, message=word)
+        digest = digest_bytes(f"{lease.job_id}/{lease.fence}/{upload}".encode())
+        blob = NamedBlob(name="out", digest=digest, size_bytes=1)
+        if upload:
+            self.store.run(lambda tx: tx.add_blobs([blob]))
+        return JobResult(outputs=(blob,))
+
+    def check_commit(self, job: JobRecord, word: str, state: JobState, *, upload: bool) -> None:
+        if job.state is JobState.CANCELLING:
+            assert state is JobState.CANCELLED, "a cancelled job ended otherwise"
+        elif word == "ok":
+            assert upload, "a result without its outputs was accepted"
+            assert state is JobState.SUCCEEDED
+        elif word == "yours" or job.attempts >= POLICY.max_attempts:
+            assert state is JobState.FAILED, "a failure that is not the board's was tried again"
+        else:
+            assert state is JobState.QUEUED
+
+    def over(self, job_id: str, *, requeued: bool, attempts: int) -> None:
+        """An attempt ended: whoever waited for it as its child's submitter is gone."""
+        for wish in self.wishes:
+            wish.detached |= wish.parent is not None and wish.parent.job_id == job_id
+        if requeued:
+            self.waits[job_id] = self.now + min(60.0, 2.0 * 2.0 ** (attempts - 1))
+
+    def let_go(self, worker_id: str, assignment: Assignment) -> None:
+        self.agents[worker_id].held.pop(assignment.lease.job_id, None)
+        self.zombies.append((worker_id, assignment))
+
+    # ---- faults of the world ----
+
+    @precondition(somebody_works)
+    @rule(which=PICK)
+    def kill_a_holder(self, which: int) -> None:
+        self.kill_and_restart(self.pick_held(which)[0])
+
+    @rule(worker_id=AGENT)
+    def kill_and_restart(self, worker_id: str) -> None:
+        agent = self.agents[worker_id]
+        for assignment in list(agent.held.values()):
+            self.let_go(worker_id, assignment)
+        agent.number += 1
+        before = self.jobs()
+        self.hello(worker_id)
+        after = self.jobs()
+        for job in before.values():
+            if job.open and job.worker_id == worker_id:
+                assert not after[job.id].open, "a dead process still holds a job"
+                self.over(job.id, requeued=after[job.id].state is JobState.QUEUED, attempts=job.attempts)
+
+    @rule(worker_id=AGENT, same_process=st.booleans())
+    def reconnect(self, worker_id: str, same_process: bool) -> None:
+        agent = self.agents[worker_id]
+        if not same_process:
+            agent.number += 1
+        jobs = self.jobs()
+        verdicts = self.hello(worker_id, *(assignment.lease for assignment in agent.held.values()))
+        self.heed(worker_id, jobs, verdicts)
+
+    @precondition(somebody_works)
+    @rule(again=st.booleans())
+    def partition_until_the_lease_is_over(self, again: bool) -> None:
+        """Agents hear and say nothing for long; their processes live on and believe that they hold their jobs."""
+        self.now += POLICY.lease_s + 1
+        self.reap()
+        if again:
+            self.now += POLICY.backoff_cap_s
+            self.all_claim()
+
+    @precondition(lambda self: getattr(self, "zombies", None))
+    @rule(which=st.integers(0, 20), outcome=OUTCOME, newest=st.booleans())
+    def zombie_commits(self, which: int, outcome: str, newest: bool) -> None:
+        index = -1 - which % len(self.zombies) if newest else which % len(self.zombies)
+        worker_id, assignment = self.zombies[index]
+        self.commit_as(worker_id, assignment, outcome, upload=True)
+
+    @precondition(somebody_works)
+    @rule(worker_id=AGENT, which=PICK)
+    def impostor_commits(self, worker_id: str, which: int) -> None:
+        other, assignment = self.pick_held(which)
+        if worker_id == other:
+            return
+        outcome = self.outcome(assignment.lease, "yours", upload=True)
+        try:
+            self.turn(lambda turn: working.commit(turn, worker_id, assignment.lease, outcome))
+        except StaleLeaseError:
+            return
+        raise AssertionError("a worker committed another one's job")
+
+    @precondition(lambda self: getattr(self, "commits", None))
+    @rule(which=st.integers(0, 20))
+    def commit_arrives_again(self, which: int) -> None:
+        worker_id, assignment, outcome, state = self.commits[-1 - which % len(self.commits)]
+        job = self.jobs()[assignment.lease.job_id]
+        try:
+            again = self.turn(lambda turn: working.commit(turn, worker_id, assignment.lease, outcome))
+        except StaleLeaseError:
+            newest = [c for c in self.commits if c[1].lease.job_id == job.id][-1]
+            assert newest[1].lease != assignment.lease, "the last commit's repetition was refused"
+            return
+        assert again is state
+
+    @rule(worker_id=AGENT)
+    def old_session_speaks(self, worker_id: str) -> None:
+        agent = self.agents[worker_id]
+        if agent.number > 1:
+            session = agent.session(worker_id, older=1)
+            try:
+                self.turn(lambda turn: working.heartbeat(turn, worker_id, session, []))
+            except working.SessionReplacedError:
+                return
+            raise AssertionError("an old session was served")
+
+    @rule(worker_id=AGENT, on=st.booleans())
+    def drain(self, worker_id: str, on: bool) -> None:
+        self.turn(lambda turn: working.drain(turn, worker_id, "test", resume=not on))
+        self.agents[worker_id].drained = on
+
+    @rule(seconds=st.sampled_from([1.0, 3.0, 10.0, 29.0, 31.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def reap(self) -> None:
+        before = self.jobs()
+        self.turn(upkeep.reap)
+        after = self.jobs()
+        for job in before.values():
+            if not job.open:
+                continue
+            ended = after[job.id].fence != job.fence or not after[job.id].open
+            since = self.now - self.renewed[job.id, job.fence]
+            if ended and not (job.state is JobState.CANCELLING or after[job.id].state is JobState.CANCELLED):
+                assert since >= POLICY.lease_s, "a lease was taken that had been renewed"
+            if ended:
+                self.over(job.id, requeued=after[job.id].state is JobState.QUEUED, attempts=job.attempts)
+            elif since >= POLICY.lease_s and job.state is not JobState.CANCELLING:
+                # Only a controller that was away may grant more.
+                assert job.lease_until > self.now, "a lease that is over was kept"
+
+    @rule()
+    def controller_restarts(self) -> None:
+        self.reopen_store()
+        self.turn(upkeep.controller_returned)
+
+    # ---- what has to hold ----
+
+    @invariant()
+    def everything_adds_up(self) -> None:
+        if hasattr(self, "store"):
+            jobs = self.jobs()
+            present = self.store.run(lambda tx: tx.held_devices())
+            for job in jobs.values():
+                self.check_history(job)
+                self.check_end(job)
+                self.check_submitters(job)
+            self.check_exclusive(jobs, present)
+
+    def check_history(self, job: JobRecord) -> None:
+        states = [step.new for step in job.history]
+        assert states[-1] is job.state, "the history does not end in the state"
+        for old, new in zip(states, states[1:], strict=False):
+            assert new in FOLLOWS.get(old, set()), f"{old} -> {new}"
+        given = [fence for (job_id, fence) in self.given if job_id == job.id]
+        assert job.fence == max(given, default=0)
+        assert job.attempts == len(given) <= POLICY.max_attempts
+        assert states.count(JobState.LEASED) == job.attempts
+
+    def check_end(self, job: JobRecord) -> None:
+        distinct = set(job.lost_workers)
+        assert len(distinct) == len(job.lost_workers), "a worker was counted twice"
+        if job.state is JobState.POISONED:
+            assert len(distinct) >= POLICY.poison_workers, "poisoned by fewer than two workers"
+        elif job.state is not JobState.CANCELLED:
+            assert len(distinct) < POLICY.poison_workers, "two workers were lost and a third is tried"
+        if job.state is JobState.SUCCEEDED:
+            assert job.result is not None
+            assert job.id not in self.cancelled, "a job succeeded after its cancel was acknowledged"
+            digests = [blob.digest for blob in job.result.outputs]
+            assert not self.store.run(lambda tx: tx.missing_blobs(digests)), "a result without its outputs"
+        elif job.state.terminal:
+            assert job.failure is not None
+
+    def check_submitters(self, job: JobRecord) -> None:
+        wanting = {wish.id for wish in self.wishes if wish.job_id == job.id and not wish.detached}
+        if job.state in {JobState.CANCELLED, JobState.CANCELLING}:
+            assert not wanting, "a job was cancelled that somebody wants"
+        elif not job.state.terminal:
+            assert {one.id for one in job.submissions} == wanting, "the submitters are not those who want the job"
+            assert wanting, "nobody wants the job, and it goes on"
+
+    def check_exclusive(self, jobs: dict[str, JobRecord], held: frozenset[str]) -> None:
+        measuring = [job for job in jobs.values() if job.open and job.spec.measuring and WORKERS[job.worker_id].device_uid]
+        devices = [WORKERS[job.worker_id].device_uid for job in measuring]
+        assert len(devices) == len(set(devices)), "two jobs measure on one device"
+        assert held == set(devices)
+        for worker_id, worker in WORKERS.items():
+            busy = [job for job in jobs.values() if job.open and job.worker_id == worker_id]
+            assert len(busy) <= worker.slots, "more jobs than slots"
+
+    def everything_ends(self) -> None:
+        """Faults stop, the agents are healthy: every job comes to an end."""
+        for worker_id in WORKERS:
+            self.drain(worker_id, on=False)
+            self.kill_and_restart(worker_id)
+        for _ in range(60):
+            self.now += 100.0
+            self.all_claim()
+            held = [(w, assignment) for w in WORKERS for assignment in list(self.agents[w].held.values())]
+            if not held and not any(job.state is JobState.QUEUED for job in self.jobs().values()):
+                break
+            for worker_id, assignment in held:
+                if assignment.lease.job_id in self.agents[worker_id].held:
+                    self.turn(lambda turn, w=worker_id, a=assignment: working.start(turn, w, a.lease))
+                    self.commit_as(worker_id, assignment, "ok", upload=True)
+        left = {job.id: job.state for job in self.jobs().values() if not job.state.terminal}
+        assert not left, f"jobs that never end: {left}"
