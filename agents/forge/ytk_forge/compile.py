@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from ytk_core.cpu_build import cxx_flags
 from ytk_core.errors import BoardError, CandidateError, ToolkitError
 from ytk_core.sandbox import SandboxMode
 
-from ytk_forge.confined import Finished, run_confined
+from ytk_forge.confined import MEMORY_BYTES, Finished, run_confined
 from ytk_forge.toolchain import Compiler, Toolchain
 
 COMPILE_LIMIT_S = 300.0
@@ -89,15 +90,23 @@ def compile_plugin(
             [compiler.path, *arguments], workdir, mode=mode, wall_limit_s=COMPILE_LIMIT_S, read_only=sysroot
         )
         log(done.output)
-        if done.timed_out or done.returncode == -24:  # SIGXCPU
+        if done.timed_out or done.returncode == -signal.SIGXCPU:
             msg = f"compiling took more than {COMPILE_LIMIT_S:g} s and was ended"
             raise CandidateError(
                 msg, code="compile_timeout", hint="Generate a smaller kernel (less unrolling, fewer templates)."
             )
+        if "No space left on device" in done.output:
+            msg = f"no space for the compiler's files in {workdir}"
+            raise BoardError(msg, code="disk_full", hint=f"Free space on the file system of {workdir.parent}.")
+        if re.search(r"out of memory|virtual memory exhausted|cannot allocate memory", done.output, re.IGNORECASE):
+            msg = f"compiling needs more than {MEMORY_BYTES // 2**20} MiB: {_first_error(done.output)}"
+            raise CandidateError(
+                msg, code="compile_memory", hint="Generate a smaller kernel (less unrolling, fewer templates)."
+            )
         if done.returncode < 0 or "Killed signal terminated program" in done.output:
             msg = f"the compiler was ended by a signal: {_first_error(done.output) or done.returncode}"
             raise BoardError(
-                msg, code="compiler_killed", hint="The machine ran out of memory; give Forge more, or fewer slots."
+                msg, code="compiler_killed", hint="The machine ran out of memory: give Forge more, or fewer slots."
             )
         return done
 

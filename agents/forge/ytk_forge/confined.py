@@ -53,7 +53,8 @@ def run_confined(
         cpu_s=wall_limit_s,
     )
     # SOURCE_DATE_EPOCH: __DATE__ and __TIME__ must not make two builds differ.
-    env = {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
+    # TMPDIR: a private /tmp lives in memory and is small; a compiler's temporary files are not.
+    env = {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0", "TMPDIR": str(workdir)}
     if TOKEN_VARIABLE in os.environ:
         # Where no sandbox works, the mark by which the agent finds a cancelled job's processes.
         env[TOKEN_VARIABLE] = os.environ[TOKEN_VARIABLE]

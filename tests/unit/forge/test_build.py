@@ -19,6 +19,7 @@ from ytk_core.formats.plugin_manifest import read_plugin_manifest
 from ytk_core.formats.plugin_meta import Constraints, DeploymentTarget, Launcher
 from ytk_forge import build as builds
 from ytk_forge import compile as compiles
+from ytk_forge import confined
 from ytk_forge.audit import CHECKS
 from ytk_forge.build import build_plugin
 from ytk_forge.cache import FILES, BuildCache, cache_key
@@ -222,6 +223,28 @@ class TestCandidateFaults:
         with pytest.raises(CandidateError) as caught:
             attempt(bundles.with_source(bundles.fold(), source))
         assert caught.value.code == "compile_timeout"
+
+    def test_a_text_that_eats_all_memory_is_ended(self, attempt, monkeypatch):
+        monkeypatch.setattr(confined, "MEMORY_BYTES", 192 * 2**20)
+        source = f"constexpr int a[] = {{{'1,' * 3_000_000}}};\n" + LAUNCH.replace("return 0", "return a[0] - 1")
+        with pytest.raises(CandidateError) as caught:
+            attempt(bundles.with_source(bundles.fold(), source))
+        assert caught.value.code == "compile_memory"
+
+    @pytest.mark.parametrize(
+        ("output", "returncode", "code"),
+        [
+            ("/tmp/cc.s: fatal error: error writing to x.s: No space left on device", 1, "disk_full"),
+            ("g++: fatal error: Killed signal terminated program cc1plus", 1, "compiler_killed"),
+            ("", -9, "compiler_killed"),
+        ],
+    )
+    def test_what_the_machine_does_to_a_compiler_is_the_boards(self, attempt, monkeypatch, output, returncode, code):
+        ended = confined.Finished(returncode=returncode, output=output, timed_out=False)
+        monkeypatch.setattr(compiles, "run_confined", lambda *_a, **_k: ended)
+        with pytest.raises(BoardError) as caught:
+            attempt(bundles.fold())
+        assert caught.value.code == code
 
     def test_the_compiler_sees_no_file_of_this_machine(self, attempt, tmp_path, mode):
         if mode != "required":
