@@ -73,13 +73,12 @@ class BuildCache:
             try:
                 for name in FILES:
                     shutil.copyfile(built / name, aside / name)
-                # Fails where another process was first: an entry is never empty.
-                with contextlib.suppress(FileExistsError, OSError) if entry.is_dir() else contextlib.nullcontext():
-                    aside.rename(entry)
+                aside.rename(entry)
             finally:
                 shutil.rmtree(aside, ignore_errors=True)
         except OSError as err:
             if entry.is_dir():
+                # Another process was first: an entry is never empty, so the rename failed.
                 return
             if (full := disk_error(err, entry)) is not None:
                 raise full from err

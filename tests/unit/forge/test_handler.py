@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from pathlib import Path
+
 import pytest
 from fakes import kernel_bundles as bundles
 from ytk_core.agent.local import run_job_locally
@@ -66,3 +70,44 @@ async def test_missing_input(run):
     with pytest.raises(UserError) as caught:
         await run(bundles.fold(), name="sauce")
     assert caught.value.code == "input_missing"
+
+
+def processes_that_mention(text: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if text in command:
+                found.append(command)
+    return found
+
+
+async def test_cancelling_ends_the_compiler(tmp_path, arch, mode):
+    """A compilation that would take minutes is gone at once, in the sandbox too."""
+    slow = "".join(
+        f"constexpr long g{k}() {{ long s = {k}; for (long i = 0; i < 260000; ++i) s += i % 7; return s; }} static_assert(g{k}() != 1);\n"
+        for k in range(3000)
+    )
+    source = (
+        slow + 'extern "C" int ytk_launch(const ytk_context*, const ytk_tensor*, int, ytk_tensor*, int) { return 0; }'
+    )
+    path = tmp_path / "kernel.py"
+    path.write_text(render_bundle(bundles.with_source(bundles.fold(), source)))
+    workdir = tmp_path / "work"
+    workdir.mkdir()
+    compiling = asyncio.Event()
+
+    def log(text: str) -> None:
+        if "-c kernel.cpp" in text:
+            compiling.set()
+
+    spec = JobSpec(kind=JobKind.PLUGIN_BUILD, arch_spec=str(arch))
+    job = asyncio.create_task(
+        run_job_locally(BuildHandler(tmp_path / "cache"), spec, {"source": path}, workdir, sandbox_mode=mode, log=log)
+    )
+    await asyncio.wait_for(compiling.wait(), 60)
+    assert processes_that_mention(str(workdir))
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert processes_that_mention(str(workdir)) == []
