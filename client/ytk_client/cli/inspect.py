@@ -35,8 +35,8 @@ class _Found(NamedTuple):
 def inspect(context: click.Context, file: Path, output: str) -> None:
     """Show what a file of the toolkit holds.
 
-    Engine bundle (.tgz), plugin (.so with its manifest beside it), kernel bundle (.module_source.py), reference or
-    weights (.npz), region (.pt2). Nothing in the file is executed. Exit code 1 if a plugin's file is not the audited
+    Engine bundle (.tgz), plugin (.so with its manifest beside it), kernel bundle (.module_source.py), model (.onnx),
+    reference or weights (.npz), region (.pt2). Nothing in the file is executed. Exit code 1 if a plugin's file is not the audited
     one or a check failed.
     """
     found = _look(file)
@@ -68,9 +68,11 @@ def _look(file: Path) -> _Found:
         return _zip(file)
     if file.suffix == ".py":
         return _kernel(file)
+    if file.suffix == ".onnx":
+        return _model(file)
     raise FormatError(
         f"{file}: not a file that the toolkit knows (it begins with {magic!r})",
-        hint="Known: engine bundle .tgz, plugin .so, kernel bundle .py, reference or weights .npz, region .pt2.",
+        hint="Known: engine bundle .tgz, plugin .so, kernel bundle .py, model .onnx, reference or weights .npz, region .pt2.",
     )
 
 
@@ -206,6 +208,29 @@ def _kernel(file: Path) -> _Found:
     lines = len(bundle.source.splitlines()) + len(bundle.header.splitlines())
     fields += [("source", f"{lines} lines"), ("digest", bundle_digest(bundle))]
     return _Found("kernel bundle", {"meta": bundle.meta, "digest": bundle_digest(bundle)}, fields, tables)
+
+
+def _model(file: Path) -> _Found:
+    from ytk_core.preflight import node_contracts_from_onnx
+
+    nodes = node_contracts_from_onnx(file)
+
+    def side(tensors: Any) -> str:
+        return ", ".join(
+            f"{tensor.dtype or '?'} {'x'.join('?' if dim is None else str(dim) for dim in tensor.dims or ()) or '?'}"
+            for tensor in tensors
+        )
+
+    rows: list[tuple[object, ...]] = [
+        (f"{node.namespace}::{node.name}", node.version, node.node_name, side(node.inputs), side(node.outputs))
+        for node in nodes
+    ]
+    value = [
+        {"placeholder": f"{node.namespace}::{node.name}", "version": node.version, "node": node.node_name}
+        for node in nodes
+    ]
+    table = _Table("Nodes that need a plugin", ("PLACEHOLDER", "VERSION", "NODE", "INPUTS", "OUTPUTS"), rows)
+    return _Found("model", {"custom_nodes": value}, [("custom nodes", len(rows))], [table])
 
 
 def _zip(file: Path) -> _Found:

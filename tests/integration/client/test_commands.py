@@ -459,6 +459,7 @@ def test_nobody_there_says_how_to_start_one(ytk, monkeypatch):
         ("Fold.module_source.py", "kernel bundle", "deployment target"),
         ("model.reference.npz", "reference", "torch host (cpu)"),
         ("model.npz", "weights", "2x3"),
+        ("model.onnx", "model", "yasp::Fold"),
         ("Fold.pt2", "region", "aten.col2im"),
     ],
 )
