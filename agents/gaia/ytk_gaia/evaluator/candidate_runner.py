@@ -1,0 +1,138 @@
+"""The candidate's process: ``candidate_runner.py LIBRARY ARENA_FD``. Standard library only; run as a bare script.
+
+It knows no expected value and gives no verdict. It calls the kernel when told to, copies the outputs aside at once, and
+says how long the call took; the judge decides from the memory it shares. Nothing in this process can be trusted once the
+library is loaded, this file's answers included.
+
+Protocol, one line each: the judge writes ``map <json>`` once and ``go <nonce>`` per call; answers are ``loaded <workspace bytes>``,
+``mapped``, and ``done <nonce> <status> <nanoseconds>``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import sys
+import time
+
+
+class CTensor(ctypes.Structure):
+    """ytk_tensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("dims", ctypes.c_int64 * 8),
+        ("format", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("scale", ctypes.c_float),
+        ("reserved2", ctypes.c_int32),
+    )
+
+
+class CContext(ctypes.Structure):
+    """ytk_context."""
+
+    _fields_ = (
+        ("size", ctypes.c_uint32),
+        ("abi_version", ctypes.c_uint32),
+        ("attrs", ctypes.c_void_p),
+        ("attr_count", ctypes.c_int32),
+        ("variant", ctypes.c_int32),
+        ("workspace", ctypes.c_void_p),
+        ("workspace_bytes", ctypes.c_uint64),
+        ("stream", ctypes.c_void_p),
+        ("threads", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+    )
+
+
+_PROT_NONE, _PROT_READ, _PROT_WRITE = 0, 1, 2
+_MAP_SHARED = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+)
+_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def _protect(address: int, length: int, protection: int) -> None:
+    if _libc.mprotect(address, length, protection) != 0:
+        raise OSError(ctypes.get_errno(), "mprotect")
+
+
+def _tensors(base: int, described: list[dict[str, object]]) -> ctypes.Array[CTensor]:
+    array = (CTensor * max(1, len(described)))()
+    for tensor, facts in zip(array, described, strict=False):
+        dims = facts["dims"]
+        assert isinstance(dims, list)
+        tensor.data = base + int(str(facts["offset"]))
+        tensor.dtype = int(str(facts["dtype"]))
+        tensor.rank = len(dims)
+        tensor.scale = 1.0
+        for axis, extent in enumerate(dims):
+            tensor.dims[axis] = extent
+    return array
+
+
+def _answer(descriptor: int, text: str) -> None:
+    os.write(descriptor, text.encode() + b"\n")
+
+
+def main(library_path: str, arena: int) -> None:
+    """Serve one judge until standard input ends."""
+    # Whatever the library prints goes to the log; answers go through a descriptor of their own.
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    library = ctypes.CDLL(library_path)
+    library.ytk_gaia_workspace.restype = ctypes.c_int64
+    commands = sys.stdin
+    setup = json.loads(commands.readline())
+    threads = int(setup["threads"])
+    context = CContext(ctypes.sizeof(CContext), 1, None, 0, 0, None, 0, None, threads, 0)
+    inputs, outputs = _tensors(0, setup["inputs"]), _tensors(0, setup["outputs"])
+    nin, nout = len(setup["inputs"]), len(setup["outputs"])
+    for tensor in (*inputs, *outputs):
+        tensor.data = None
+    _answer(answers, f"loaded {library.ytk_gaia_workspace(ctypes.byref(context), inputs, nin, outputs, nout)}")
+
+    layout = json.loads(commands.readline())
+    base = _libc.mmap(None, layout["size"], _PROT_READ | _PROT_WRITE, _MAP_SHARED, arena, 0)
+    if base in {None, ctypes.c_void_p(-1).value}:
+        raise OSError(ctypes.get_errno(), "mmap")
+    for start, length in layout["guards"]:
+        _protect(base + start, length, _PROT_NONE)
+    for start, length in layout["read_only"]:
+        _protect(base + start, length, _PROT_READ)
+    inputs, outputs = _tensors(base, layout["inputs"]), _tensors(base, layout["outputs"])
+    if layout["workspace"] is not None:
+        context.workspace = base + layout["workspace"]["offset"]
+        context.workspace_bytes = layout["workspace"]["size"]
+    snapshots = [(base + to, base + source, size) for source, to, size in layout["snapshots"]]
+    library.ytk_gaia_watch(ctypes.c_void_p(base), ctypes.c_uint64(layout["size"]), ctypes.c_int(2))
+    _answer(answers, "mapped")
+
+    entry, pointer = library.ytk_gaia_entry, ctypes.byref(context)
+    clock, copy = time.perf_counter_ns, ctypes.memmove
+    gc.disable()
+    for line in commands:
+        nonce = line.split()[1]
+        started = clock()
+        status = entry(pointer, inputs, nin, outputs, nout)
+        ended = clock()
+        for to, source, size in snapshots:
+            copy(to, source, size)
+        _answer(answers, f"done {nonce} {status} {ended - started}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

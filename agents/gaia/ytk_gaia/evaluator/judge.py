@@ -1,0 +1,392 @@
+"""The judge: builds candidates, runs each in fresh processes, and decides by the data they leave.
+
+Every process sees every sample once: structured ones first, as warm-up, then the random ones, which are timed. So no timed
+input was seen before, and every output, timed or not, is judged. Processes of different candidates take turns, so that a
+machine that changes its pace does so for all.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ytk_core.archspec import ArchSpec
+from ytk_core.conditions import make_conditions, snapshot
+from ytk_core.digests import digest_bytes
+from ytk_core.errors import FormatError, UserError
+from ytk_core.formats import shape_expr
+from ytk_core.formats.kernel_bundle import KernelBundle, parse_bundle
+from ytk_core.sandbox import SandboxMode, require
+from ytk_gaia.evaluator.arena import Placement
+from ytk_gaia.evaluator.build import Built, build, compiler_version
+from ytk_gaia.evaluator.compare import judge_sample, self_test
+from ytk_gaia.evaluator.session import Call, CandidateFaultError, Limits, Session
+from ytk_gaia.evaluator.verdicts import CandidateResult, Evaluation, Verdict
+from ytk_gaia.task_format import Task, TaskTensor, expected_dtype
+
+MIN_ROUNDS = 2
+"""Fewer processes prove no determinism."""
+_WARM_UP_CALLS = 3
+_KEEP_WITHIN = 1.5
+"""Candidates slower than this multiple of the best are right or wrong after MIN_ROUNDS; more rounds would not change the winner."""
+_CLOCK_SLACK_NS = 200_000
+_STORE_MARGIN = 4.0
+"""The floor assumes stores this much faster than the fastest this machine showed."""
+
+
+@dataclass(frozen=True)
+class JudgeOptions:
+    """How to evaluate.
+
+    Attributes:
+        budget_s: When to stop measuring.
+        threads: CPU threads per kernel; 0: all that this process may use.
+        mode: Whether a sandbox is required.
+        limits: How long to wait for a candidate.
+        worker_id: For the conditions.
+        device_uid: For the conditions.
+    """
+
+    budget_s: float = 60.0
+    threads: int = 0
+    mode: SandboxMode = "required"
+    limits: Limits = field(default_factory=Limits)
+    worker_id: str = ""
+    device_uid: str = ""
+
+
+@dataclass
+class _Track:
+    """What is known of one candidate so far."""
+
+    id: str
+    bundle: KernelBundle | None = None
+    built: Built | None = None
+    verdict: Verdict | None = None
+    reason: str = ""
+    log: str = ""
+    rounds: int = 0
+    times_ns: list[int] = field(default_factory=list)
+    gaps_ns: list[int] = field(default_factory=list)
+    bits: dict[int, str] = field(default_factory=dict)
+    worst_error: float = 0.0
+
+    @property
+    def running(self) -> bool:
+        return self.verdict is None
+
+    def end(self, verdict: Verdict, reason: str) -> None:
+        self.verdict, self.reason = verdict, reason
+
+    def result(self) -> CandidateResult:
+        passed = self.verdict is Verdict.PASSED
+        times = tuple(ns / 1e6 for ns in self.times_ns)
+        return CandidateResult(
+            id=self.id,
+            verdict=self.verdict or Verdict.NO_EVIDENCE,
+            reason=self.reason,
+            min_ms=min(times) if passed else None,
+            median_ms=statistics.median(times) if passed else None,
+            times_ms=times,
+            worst_error=self.worst_error if self.rounds else None,
+            processes=self.rounds,
+            compile_s=self.built.seconds if self.built else 0.0,
+            log=self.log,
+        )
+
+
+# ---- before anything runs --------------------------------------------------------------------------------------------
+
+
+def _contract_problem(bundle: KernelBundle, task: Task) -> tuple[Verdict, str] | None:
+    """Compare a candidate's contract with the task; give the first difference."""
+    meta, spec = bundle.meta, task.spec
+    if (len(meta.inputs), len(meta.outputs)) != (len(spec.inputs), len(spec.outputs)):
+        return Verdict.WRONG_SHAPE, (
+            f"declares {len(meta.inputs)} inputs and {len(meta.outputs)} outputs; "
+            f"the region has {len(spec.inputs)} and {len(spec.outputs)}"
+        )
+    for index, (declared, wanted) in enumerate(zip(meta.inputs, spec.inputs, strict=True)):
+        dims = tuple(declared.dims)
+        if len(dims) != len(wanted.shape) or any(d not in {None, n} for d, n in zip(dims, wanted.shape, strict=True)):
+            return Verdict.WRONG_SHAPE, f"input {index} is declared {list(dims)}, the region's is {list(wanted.shape)}"
+    input_dims = [list(t.shape) for t in spec.inputs]
+    for index, (output, wanted) in enumerate(zip(meta.outputs, spec.outputs, strict=True)):
+        try:
+            shape = tuple(shape_expr.evaluate(expr, input_dims) for expr in output.shape)
+        except UserError as err:
+            return Verdict.WRONG_SHAPE, f"output {index}: {err.message}"
+        if shape != wanted.shape:
+            return Verdict.WRONG_SHAPE, f"output {index} has the shape {list(shape)}, the region's is {list(wanted.shape)}"
+    types = tuple(t.dtype for t in (*spec.inputs, *spec.outputs))
+    variants = [tuple(t.dtype for t in (*v.inputs, *v.outputs)) for v in meta.variants]
+    if types not in variants:
+        return Verdict.WRONG_DTYPE, f"no variant takes and gives ({', '.join(types)})"
+    return None
+
+
+def _prepare(track: _Track, text: str, task: Task, arch: ArchSpec, directory: Path, mode: SandboxMode) -> None:
+    try:
+        bundle = parse_bundle(text, track.id)
+    except FormatError as err:
+        track.end(Verdict.COMPILE_ERROR, err.message)
+        return
+    problem = _contract_problem(bundle, task)
+    if problem:
+        track.end(*problem)
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        track.built = build(bundle, arch, directory, mode)
+    except UserError as err:
+        if err.code != "flag_not_allowed":
+            raise  # the arch spec or the machine, not the candidate
+        track.end(Verdict.COMPILE_ERROR, err.message)
+        return
+    if track.built.timed_out:
+        track.end(Verdict.TIMEOUT, "the compiler ran past its limit")
+    elif track.built.library is None:
+        track.log = track.built.log
+        first = next((line for line in track.built.log.splitlines() if "error" in line), track.built.log[:200])
+        track.end(Verdict.COMPILE_ERROR, first)
+
+
+# ---- one process -----------------------------------------------------------------------------------------------------
+
+
+def _schedule(task: Task) -> list[tuple[int, bool]]:
+    """Give the calls of one process as (sample, timed): warm-up, timed ones, and the first timed one again."""
+    warm = [i for i, s in enumerate(task.spec.samples) if not s.timed]
+    timed = [i for i, s in enumerate(task.spec.samples) if s.timed]
+    calls = [(i, False) for i in warm]
+    while warm and len(calls) < _WARM_UP_CALLS:
+        calls.append((warm[len(calls) % len(warm)], False))
+    return [*calls, *((i, True) for i in timed), (timed[0], False)]
+
+
+def _judge_call(track: _Track, task: Task, sample: int, call: Call) -> None:
+    comparison = judge_sample(task, sample, call.outputs)
+    bits = digest_bytes(b"".join(raw.tobytes() for raw in call.outputs))
+    before = track.bits.setdefault(sample, bits)
+    name = task.spec.samples[sample].name
+    if before != bits:
+        # It was right before, or the candidate would not be here any more.
+        raise CandidateFaultError(Verdict.NONDETERMINISTIC, f"sample {name}: two calls on the same input differ")
+    if not comparison.right:
+        raise CandidateFaultError(Verdict.WRONG_VALUE, comparison.where)
+    track.worst_error = max(track.worst_error, comparison.error)
+
+
+def _run_round(track: _Track, task: Task, threads: int, options: JudgeOptions) -> None:
+    assert track.built is not None
+    assert track.built.library is not None
+    placement = Placement.END if track.rounds % 2 == 0 else Placement.START
+    session = Session(track.built.library, task.spec, threads, placement, options.mode, options.limits)
+    times, gaps = [], []
+    try:
+        with session:
+            try:
+                for sample, timed in _schedule(task):
+                    call = session.call(task.samples[sample].inputs)
+                    _judge_call(track, task, sample, call)
+                    if timed:
+                        times.append(call.inner_ns)
+                        gaps.append(call.outer_ns - call.inner_ns)
+            except CandidateFaultError:
+                track.log = session.log
+                raise
+    except CandidateFaultError as fault:
+        track.end(fault.verdict, fault.reason)
+        return
+    track.times_ns += times
+    track.gaps_ns += gaps
+    track.rounds += 1
+
+
+# ---- time ------------------------------------------------------------------------------------------------------------
+
+_NULL_SOURCE = """\
+extern "C" int ytk_launch(const ytk_context*, const ytk_tensor*, int, ytk_tensor*, int) { return YTK_OK; }
+"""
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """What a call costs that does nothing: by its own clock, and the judge's part around it."""
+
+    null_ns: int
+    gap_ns: int
+
+
+def _calibrate(like: KernelBundle, task: Task, arch: ArchSpec, directory: Path, threads: int, options: JudgeOptions) -> _Clock:
+    """Measure an empty kernel on the same buffers.
+
+    Raises:
+        CandidateFaultError: Not even that runs here; the worker is sick.
+    """
+    import msgspec
+
+    from ytk_core.formats.plugin_meta import Launcher
+
+    directory.mkdir(parents=True, exist_ok=True)
+    meta = msgspec.structs.replace(like.meta, compile_flags=[], launcher=Launcher())
+    built = build(KernelBundle(header="", source=_NULL_SOURCE, meta=meta), arch, directory, options.mode)
+    if built.library is None:
+        raise CandidateFaultError(Verdict.COMPILE_ERROR, f"an empty kernel does not compile here: {built.log[:300]}")
+    calls = []
+    with Session(built.library, task.spec, threads, Placement.END, options.mode, options.limits) as session:
+        for sample, _ in _schedule(task):
+            calls.append(session.call(task.samples[sample].inputs))
+    return _Clock(min(c.inner_ns for c in calls), min(c.outer_ns - c.inner_ns for c in calls))
+
+
+def store_rate(size_bytes: int = 32 << 10, repetitions: int = 200) -> float:
+    """Give the fastest rate, in bytes per nanosecond, at which one thread filled a buffer that fits the first cache."""
+    buffer = np.zeros(size_bytes, dtype=np.uint8)
+    best = 1 << 62
+    for value in range(repetitions):
+        started = time.perf_counter_ns()
+        buffer.fill(value & 0xFF)
+        best = min(best, time.perf_counter_ns() - started)
+    return size_bytes / max(1, best)
+
+
+def _output_bytes(tensors: Sequence[TaskTensor]) -> int:
+    return sum(int(np.prod(t.shape)) * min(8, expected_dtype(t.dtype).itemsize) for t in tensors)
+
+
+def floor_ns(task: Task, threads: int, clock_null_ns: int) -> float:
+    """Give the time below which no kernel can have done the work: every output has to be stored once.
+
+    Inputs do not count: a region may read only part of them.
+    """
+    # Expectations of floats are kept in float64; the kernel stores half of that at most, hence the 2.
+    stores = _output_bytes(task.spec.outputs) / 2 / (store_rate() * _STORE_MARGIN * threads)
+    return max(stores, clock_null_ns * 0.5)
+
+
+def _check_times(track: _Track, floor: float, clock: _Clock) -> None:
+    fastest = min(track.times_ns)
+    if fastest < floor:
+        reason = f"{fastest} ns is below the floor of {floor:.0f} ns for this much output"
+        track.end(Verdict.IMPOSSIBLE_TIME, reason)
+        return
+    unseen = min(track.gaps_ns) - clock.gap_ns
+    if unseen > clock.gap_ns + _CLOCK_SLACK_NS:
+        reason = f"the judge's clock saw at least {unseen / 1e6:.3f} ms more per call than the process reported"
+        track.end(Verdict.IMPOSSIBLE_TIME, reason)
+
+
+# ---- all together ----------------------------------------------------------------------------------------------------
+
+
+def _rounds(tracks: Sequence[_Track], task: Task, threads: int, options: JudgeOptions, deadline: float) -> None:
+    """Run rounds over all candidates in turn, then more over those that can still win."""
+    for number in range(max(MIN_ROUNDS, task.spec.rounds)):
+        alive = [t for t in tracks if t.running]
+        if number >= MIN_ROUNDS:
+            best = min((statistics.median(t.times_ns) for t in alive), default=0)
+            alive = [t for t in alive if statistics.median(t.times_ns) <= _KEEP_WITHIN * best]
+        for track in alive:
+            if time.monotonic() > deadline:
+                return
+            _run_round(track, task, threads, options)
+
+
+def evaluate(
+    task: Task, candidates: Mapping[str, str], arch: ArchSpec, workdir: Path, options: JudgeOptions | None = None
+) -> Evaluation:
+    """Judge candidates.
+
+    Args:
+        task: Inputs, expectations, limits.
+        candidates: Id to text of a kernel bundle.
+        arch: What they are compiled for; this machine must be able to run it.
+        workdir: Gets one directory per candidate.
+        options: Budget, threads, sandbox.
+
+    Returns:
+        A verdict for every candidate. Nothing a candidate does raises.
+
+    Raises:
+        BoardError: No sandbox where one is required.
+        NotAvailableError: No compiler.
+        UserError: The arch spec is no CPU.
+    """
+    options, workdir = options or JudgeOptions(), workdir.resolve()
+    threads = options.threads or len(os.sched_getaffinity(0))
+    sandbox = require(options.mode)
+    deadline = time.monotonic() + options.budget_s
+    before = snapshot()
+    tracks = [_Track(name) for name in candidates]
+    tests = self_test(task)
+    passing = [f"{name} {what}" for name, what in tests.items() if what.startswith("passes")]
+    for track in tracks:
+        if passing:
+            track.end(Verdict.NO_EVIDENCE, f"the task proves nothing: {'; '.join(passing)}")
+        elif time.monotonic() > deadline:
+            track.end(Verdict.NO_EVIDENCE, "not built within the budget")
+        else:
+            _prepare(track, candidates[track.id], task, arch, workdir / "build" / track.id, options.mode)
+    clock, notes = _Clock(0, 0), list(task.spec.notes)
+    like = next((parse_bundle(candidates[t.id], t.id) for t in tracks if t.running), None)
+    if like is not None:
+        clock = _calibrated(like, task, arch, workdir, threads, options)
+        _rounds(tracks, task, threads, options, deadline)
+    floor = floor_ns(task, threads, clock.null_ns)
+    for track in tracks:
+        _conclude(track, floor, clock)
+    calls = [track.rounds * sum(s.timed for s in task.spec.samples) for track in tracks]
+    conditions = make_conditions(
+        before,
+        snapshot(),
+        iterations=max(calls, default=0),
+        warmup=max(_WARM_UP_CALLS, sum(not s.timed for s in task.spec.samples)),
+        threads=threads,
+        engine="direct call",
+        worker_id=options.worker_id,
+        device_uid=options.device_uid,
+    )
+    return Evaluation(
+        arch_spec=str(arch),
+        region_digest=task.spec.region_digest,
+        candidates=tuple(track.result() for track in tracks),
+        conditions=conditions,
+        threads=threads,
+        compiler=compiler_version(),
+        sandbox=sandbox.kind,
+        floor_ms=floor / 1e6,
+        call_overhead_ms=clock.null_ns / 1e6,
+        self_test=tests,
+        notes=tuple(notes),
+    )
+
+
+def _calibrated(like: KernelBundle, task: Task, arch: ArchSpec, workdir: Path, threads: int, options: JudgeOptions) -> _Clock:
+    from ytk_core.errors import BoardError
+
+    try:
+        return _calibrate(like, task, arch, workdir / "build" / "-empty", threads, options)
+    except CandidateFaultError as fault:
+        raise BoardError(
+            f"this worker cannot run an empty kernel: {fault.reason}",
+            code="worker_sick",
+            hint="Look at the eval worker's compiler, memory and sandbox.",
+        ) from fault
+
+
+def _conclude(track: _Track, floor: float, clock: _Clock) -> None:
+    if not track.running:
+        return
+    if track.rounds < MIN_ROUNDS:
+        track.end(Verdict.NO_EVIDENCE, f"{track.rounds} of {MIN_ROUNDS} processes within the budget")
+        return
+    _check_times(track, floor, clock)
+    if track.running:
+        track.end(Verdict.PASSED, "")

@@ -1,0 +1,326 @@
+"""One candidate process as the judge sees it: start it, tell it to call the kernel, look at the memory it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from ytk_core.dtypes import ONNX_NUMBER, itemsize
+from ytk_core.sandbox import SandboxMode, SandboxPolicy, wrap
+from ytk_gaia.evaluator import candidate_runner
+from ytk_gaia.evaluator.arena import Arena, Buffer, Kind, Layout, Placement, new_descriptor, plan
+from ytk_gaia.evaluator.build import end_group, tail
+from ytk_gaia.evaluator.verdicts import Verdict
+from ytk_gaia.task_format import TaskSpec, TaskTensor
+
+Array = np.ndarray[Any, Any]
+
+MAX_WORKSPACE_BYTES = 4 << 30
+_GIB = 1 << 30
+_MAX_ANSWER_BYTES = 4096
+_FAULT = re.compile(r"^ytk-fault (\d{1,20})$", re.MULTILINE)
+_STATUS_NAME = {
+    1: "YTK_BAD_ARITY",
+    2: "YTK_BAD_DTYPE",
+    3: "YTK_BAD_SHAPE",
+    4: "YTK_BAD_ATTRIBUTE",
+    5: "YTK_BAD_VARIANT",
+    6: "YTK_WORKSPACE_TOO_SMALL",
+    7: "YTK_DEVICE_ERROR",
+    8: "YTK_UNSUPPORTED",
+}
+
+
+class CandidateFaultError(Exception):
+    """The candidate misbehaved; carries its verdict. Never leaves the evaluator."""
+
+    def __init__(self, verdict: Verdict, reason: str) -> None:
+        super().__init__(reason)
+        self.verdict = verdict
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long the judge waits.
+
+    Attributes:
+        start_s: From the start of the process until the memory is mapped.
+        call_s: For one call of the kernel.
+    """
+
+    start_s: float = 30.0
+    call_s: float = 20.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the kernel: its own time, the judge's time, and the outputs as copied aside right after it."""
+
+    inner_ns: int
+    outer_ns: int
+    outputs: tuple[Array, ...]
+
+
+def _bytes_of(tensor: TaskTensor) -> int:
+    count = 1
+    for extent in tensor.shape:
+        count *= extent
+    return count * itemsize(tensor.dtype)
+
+
+def _described(tensors: Sequence[TaskTensor], buffers: Sequence[Buffer] | None) -> list[dict[str, Any]]:
+    return [
+        {"offset": buffers[i].offset if buffers else 0, "dtype": ONNX_NUMBER[t.dtype], "dims": list(t.shape)}
+        for i, t in enumerate(tensors)
+    ]
+
+
+class Session:
+    """A process that holds one candidate. Use as a context manager.
+
+    Args:
+        library: The compiled candidate.
+        task: Types of inputs and outputs.
+        threads: CPU threads it may use.
+        placement: Which end of each buffer touches a forbidden page.
+        mode: Whether a sandbox is required.
+        limits: How long to wait.
+
+    Raises:
+        CandidateFaultError: It did not even start.
+        BoardError: No sandbox where one is required.
+    """
+
+    _CANARY = {Placement.END: 0xCB, Placement.START: 0x5A}
+    _POISON = {Placement.END: 0xA5, Placement.START: 0xFD}
+
+    def __init__(
+        self, library: Path, task: TaskSpec, threads: int, placement: Placement, mode: SandboxMode, limits: Limits
+    ) -> None:
+        self._task = task
+        self._limits = limits
+        self._placement = placement
+        self._threads = threads
+        self._arena: Arena | None = None
+        self._unread = b""
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in __exit__
+        self._descriptor = new_descriptor()
+        sizes = sum(_bytes_of(t) for t in (*task.inputs, *task.outputs, *task.outputs))
+        policy = SandboxPolicy(
+            read_only=(library.parent, Path(candidate_runner.__file__)),
+            memory_bytes=sizes + MAX_WORKSPACE_BYTES,
+            file_bytes=1 << 20,
+            tmp_bytes=1 << 20,
+            processes=threads + 32,
+            cpu_s=600,
+        )
+        # A spinning OpenMP team would steal the judge's processor between calls.
+        env = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_DYNAMIC": "false"}
+        runner = [sys.executable, "-I", "-S", candidate_runner.__file__, str(library), str(self._descriptor)]
+        self._process = subprocess.Popen(
+            wrap(runner, policy, mode, env=env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            pass_fds=(self._descriptor,),
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            self._set_up()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None) -> None:
+        self._end()
+
+    @property
+    def log(self) -> str:
+        """End of what the process printed."""
+        text = tail(self._log.fileno())
+        return _FAULT.sub("", text).strip()
+
+    def _end(self) -> None:
+        end_group(self._process)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    pass  # it died with a command unread
+        if self._arena is not None:
+            self._arena.close()
+        os.close(self._descriptor)
+        self._ended_log = self.log
+        self._log.close()
+
+    # ---- protocol ----------------------------------------------------------------------------------------------------
+
+    def _say(self, text: str) -> None:
+        pipe = self._process.stdin
+        assert pipe is not None
+        try:
+            pipe.write(text.encode() + b"\n")
+            pipe.flush()
+        except BrokenPipeError:
+            raise self._death() from None
+
+    def _pending(self) -> bytes:
+        """Give what the process wrote and nobody asked for."""
+        pipe = self._process.stdout
+        assert pipe is not None
+        if not self._unread and select.select([pipe], [], [], 0)[0]:
+            self._unread += os.read(pipe.fileno(), _MAX_ANSWER_BYTES)
+        return self._unread
+
+    def _answer(self, limit_s: float) -> str:
+        pipe = self._process.stdout
+        assert pipe is not None
+        deadline = time.monotonic() + limit_s
+        while b"\n" not in self._unread:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+                raise CandidateFaultError(Verdict.TIMEOUT, f"no answer within {limit_s:g} s")
+            chunk = os.read(pipe.fileno(), _MAX_ANSWER_BYTES)
+            if not chunk:
+                raise self._death()
+            self._unread += chunk
+            if len(self._unread) > _MAX_ANSWER_BYTES:
+                raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process speaks out of turn")
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode(errors="replace")
+
+    def _death(self) -> CandidateFaultError:
+        """Say why the process is gone."""
+        try:
+            status = self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            return CandidateFaultError(Verdict.RUNTIME_ERROR, "the process closed its answers and went on")
+        number = -status if status < 0 else status - 128 if status > 128 else 0
+        if number in {signal.SIGSEGV, signal.SIGBUS}:
+            found = _FAULT.search(tail(self._log.fileno()))
+            if found and self._arena is not None:
+                return self._fault(int(found[1]))
+        if number:
+            name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+            return CandidateFaultError(Verdict.RUNTIME_ERROR, f"the process died of {name}")
+        return CandidateFaultError(Verdict.RUNTIME_ERROR, f"the process ended by itself with {status}")
+
+    def _fault(self, offset: int) -> CandidateFaultError:
+        assert self._arena is not None
+        kind, where = self._arena.layout.describe(offset)
+        if kind is Kind.INPUT:
+            return CandidateFaultError(Verdict.MUTATED_INPUT, f"it wrote to {where}")
+        if kind is None:
+            return CandidateFaultError(Verdict.OUT_OF_BOUNDS, f"it touched memory {where}")
+        return CandidateFaultError(Verdict.RUNTIME_ERROR, f"a fault inside {where}")
+
+    # ---- life --------------------------------------------------------------------------------------------------------
+
+    def _set_up(self) -> None:
+        task, limit = self._task, self._limits.start_s
+        setup = {
+            "threads": self._threads,
+            "inputs": _described(task.inputs, None),
+            "outputs": _described(task.outputs, None),
+        }
+        self._say(json.dumps(setup))
+        word, _, number = self._answer(limit).partition(" ")
+        if word != "loaded" or not re.fullmatch(r"-?\d{1,19}", number):
+            raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process speaks out of turn")
+        workspace = int(number)
+        if not 0 <= workspace <= MAX_WORKSPACE_BYTES:
+            raise CandidateFaultError(Verdict.RUNTIME_ERROR, f"it asks for {workspace} bytes of workspace")
+        layout = plan([_bytes_of(t) for t in task.inputs], [_bytes_of(t) for t in task.outputs], workspace, self._placement)
+        try:
+            self._arena = Arena(layout, self._descriptor, self._CANARY[self._placement])
+        except OSError as err:
+            raise CandidateFaultError(Verdict.RUNTIME_ERROR, f"it tampered with its memory: {err.strerror}") from err
+        self._say(json.dumps(self._mapping(layout)))
+        if self._answer(limit) != "mapped":
+            raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process speaks out of turn")
+
+    def _mapping(self, layout: Layout) -> dict[str, Any]:
+        inputs, outputs, snapshots = layout.of(Kind.INPUT), layout.of(Kind.OUTPUT), layout.of(Kind.SNAPSHOT)
+        workspace = layout.of(Kind.WORKSPACE)
+        return {
+            "size": layout.size,
+            "guards": layout.guards,
+            "read_only": [(b.first, b.last - b.first) for b in inputs],
+            "inputs": _described(self._task.inputs, inputs),
+            "outputs": _described(self._task.outputs, outputs),
+            "workspace": {"offset": workspace[0].offset, "size": workspace[0].size} if workspace else None,
+            "snapshots": [(o.offset, s.offset, o.size) for o, s in zip(outputs, snapshots, strict=True)],
+        }
+
+    def call(self, inputs: Sequence[Array]) -> Call:
+        """Call the kernel on fresh inputs, with poisoned outputs and workspace, and look at what it left.
+
+        Args:
+            inputs: In storage dtype.
+
+        Returns:
+            Times and raw output bytes; whether they are right is the caller's question.
+
+        Raises:
+            CandidateFaultError: It died, took too long, refused, wrote where it must not, or spoke out of turn.
+        """
+        arena = self._arena
+        assert arena is not None
+        layout = arena.layout
+        if self._pending():
+            raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process answered twice")
+        fed = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in inputs]
+        for buffer, raw in zip(layout.of(Kind.INPUT), fed, strict=True):
+            arena.view(buffer)[:] = raw
+        for kind in (Kind.OUTPUT, Kind.SNAPSHOT, Kind.WORKSPACE):
+            for buffer in layout.of(kind):
+                arena.view(buffer)[:] = self._POISON[self._placement]
+        nonce = secrets.token_hex(8)
+        started = time.perf_counter_ns()
+        self._say(f"go {nonce}")
+        answer = self._answer(self._limits.call_s)
+        outer = time.perf_counter_ns() - started
+        found = re.fullmatch(rf"done {nonce} (-?\d{{1,11}}) (-?\d{{1,18}})", answer)
+        if not found:
+            raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process speaks out of turn")
+        status, inner = int(found[1]), int(found[2])
+        if status != 0:
+            raise CandidateFaultError(
+                Verdict.RUNTIME_ERROR, f"launch returned {status} ({_STATUS_NAME.get(status, 'no known status')})"
+            )
+        self._inspect(arena, fed)
+        snapshots = tuple(arena.view(b).copy() for b in layout.of(Kind.SNAPSHOT))
+        for index, (buffer, snapshot) in enumerate(zip(layout.of(Kind.OUTPUT), snapshots, strict=True)):
+            if not np.array_equal(arena.view(buffer), snapshot):
+                raise CandidateFaultError(
+                    Verdict.WRONG_VALUE, f"output {index} changed after the launcher had returned"
+                )
+        return Call(inner, outer, snapshots)
+
+    def _inspect(self, arena: Arena, fed: Sequence[Array]) -> None:
+        damaged = arena.damaged()
+        if damaged:
+            raise CandidateFaultError(Verdict.OUT_OF_BOUNDS, f"it wrote beside {damaged}")
+        for index, (buffer, raw) in enumerate(zip(arena.layout.of(Kind.INPUT), fed, strict=True)):
+            if not np.array_equal(arena.view(buffer), raw):
+                raise CandidateFaultError(Verdict.MUTATED_INPUT, f"input {index} is not what it was before the call")

@@ -1,0 +1,89 @@
+"""Verdicts on candidates, and the file ``evaluation.json`` that carries them."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ytk_core.conditions import Conditions
+from ytk_core.errors import FormatError
+
+SCHEMA_VERSION = 1
+
+
+class Verdict(enum.StrEnum):
+    """What became of a candidate. A bad kernel is a result, never an exception."""
+
+    PASSED = "PASSED"
+    COMPILE_ERROR = "COMPILE_ERROR"
+    RUNTIME_ERROR = "RUNTIME_ERROR"
+    TIMEOUT = "TIMEOUT"
+    WRONG_SHAPE = "WRONG_SHAPE"
+    WRONG_DTYPE = "WRONG_DTYPE"
+    WRONG_VALUE = "WRONG_VALUE"
+    NONDETERMINISTIC = "NONDETERMINISTIC"
+    OUT_OF_BOUNDS = "OUT_OF_BOUNDS"
+    MUTATED_INPUT = "MUTATED_INPUT"
+    IMPOSSIBLE_TIME = "IMPOSSIBLE_TIME"
+    NO_EVIDENCE = "NO_EVIDENCE"
+
+
+class CandidateResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One candidate's verdict.
+
+    ``times_ms``: one per timed call, in order. ``worst_error``: largest error over its limit, at most 1 where PASSED.
+    """
+
+    id: str
+    verdict: Verdict
+    reason: str = ""
+    min_ms: float | None = None
+    median_ms: float | None = None
+    times_ms: tuple[float, ...] = ()
+    worst_error: float | None = None
+    processes: int = 0
+    compile_s: float = 0.0
+    log: str = ""
+
+
+class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the judge says. ``self_test``: what trivial kernels got; every one has to fail for the task to prove anything."""
+
+    arch_spec: str
+    region_digest: str
+    candidates: tuple[CandidateResult, ...]
+    conditions: Conditions
+    threads: int
+    compiler: str
+    sandbox: str
+    floor_ms: float
+    call_overhead_ms: float
+    self_test: dict[str, str]
+    notes: tuple[str, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+
+def write_evaluation(path: Path, evaluation: Evaluation) -> None:
+    """Write ``evaluation.json``."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(evaluation), indent=1))
+
+
+def read_evaluation(path: Path) -> Evaluation:
+    """Read ``evaluation.json``.
+
+    Raises:
+        FormatError: It is not one.
+    """
+    try:
+        found: Any = msgspec.json.decode(path.read_bytes(), type=Evaluation)
+    except (OSError, msgspec.DecodeError) as err:
+        msg = f"{path}: not an evaluation: {err}"
+        raise FormatError(msg, code="bad_evaluation", hint="Evaluate the candidates again.") from err
+    if found.schema_version != SCHEMA_VERSION:
+        msg = f"{path}: schema_version {found.schema_version}, this software reads {SCHEMA_VERSION}"
+        raise FormatError(msg, code="bad_evaluation", hint="Use one version of the toolkit throughout.")
+    result: Evaluation = found
+    return result

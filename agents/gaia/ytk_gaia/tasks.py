@@ -1,0 +1,44 @@
+"""Gaia's task functions: what the agent runs in a child process. JSON in, JSON out, files below the work directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def generate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
+    """Generate candidates and an evaluation task; see :func:`ytk_gaia.generator.run.generate`. Imports torch: sandbox it."""
+    from ytk_gaia.generator.run import generate as run
+
+    return run(task, workdir)
+
+
+def evaluate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
+    """Judge candidates. Trusted code without torch; it starts each candidate in a sandbox of its own.
+
+    Args:
+        task: ``arch_spec``, ``budget_s``, ``threads``, ``sandbox_mode``, and optionally ``worker_id``, ``device_uid``.
+        workdir: Has ``in/task.json``, ``in/task.npz``, ``in/candidates/<id>.py``; gets ``out/evaluation.json``.
+
+    Returns:
+        ``verdicts``: id to verdict.
+    """
+    from ytk_core.archspec import ArchSpec
+    from ytk_gaia.evaluator.judge import JudgeOptions
+    from ytk_gaia.evaluator.judge import evaluate as judge
+    from ytk_gaia.evaluator.verdicts import write_evaluation
+    from ytk_gaia.task_format import read_task
+
+    given = workdir / "in"
+    candidates = {path.stem: path.read_text(encoding="utf-8") for path in sorted((given / "candidates").glob("*.py"))}
+    options = JudgeOptions(
+        budget_s=float(task["budget_s"]),
+        threads=int(task["threads"]),
+        mode=task["sandbox_mode"],
+        worker_id=task.get("worker_id", ""),
+        device_uid=task.get("device_uid", ""),
+    )
+    evaluation = judge(read_task(given), candidates, ArchSpec.parse(task["arch_spec"]), workdir, options)
+    (workdir / "out").mkdir(exist_ok=True)
+    write_evaluation(workdir / "out" / "evaluation.json", evaluation)
+    return {"verdicts": {c.id: c.verdict.value for c in evaluation.candidates}}
