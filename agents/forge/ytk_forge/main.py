@@ -5,11 +5,61 @@ Without a command it runs the agent: ``ytk-forge --controller HOST:PORT ...`` is
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
 import click
+import structlog
+from ytk_core.agent.handler import JobHandler
+from ytk_core.agent.main import AgentSettings, WorkerFacts, agent_main
+from ytk_core.errors import NotAvailableError
 
 from ytk_forge import cli
 
+_log = structlog.get_logger(__name__)
+
 ROLE = "forge"
+
+
+def make_handlers(settings: AgentSettings) -> Sequence[JobHandler]:
+    """Give the one handler; finished builds are kept below the agent's state directory."""
+    from ytk_forge.handler import BuildHandler
+
+    return [BuildHandler(settings.state_dir / "builds", _toolchain_dirs(settings))]
+
+
+def describe(settings: AgentSettings) -> WorkerFacts:
+    """Advertise the arch specs of every toolchain that is ready on this machine.
+
+    Raises:
+        FormatError: A toolchain file is wrong.
+        NotAvailableError: No toolchain is ready; the hint says what to install.
+    """
+    from ytk_forge.toolchain import find_compiler, load_toolchains, problems
+
+    arch_specs: dict[str, None] = {}
+    capabilities: list[str] = []
+    banners: dict[str, None] = {}
+    missing: list[str] = []
+    for toolchain in load_toolchains(_toolchain_dirs(settings)):
+        if lacking := problems(toolchain):
+            _log.warning("toolchain_not_ready", toolchain=toolchain.name, missing=lacking)
+            missing += lacking
+            continue
+        arch_specs.update(dict.fromkeys(map(str, toolchain.arch_specs())))
+        capabilities.append(f"toolchain=={toolchain.name}")
+        banners[find_compiler(toolchain).banner] = None
+    if not arch_specs:
+        msg = f"no toolchain is ready on this machine: {' '.join(missing)}"
+        raise NotAvailableError(
+            msg, code="no_toolchain", hint="Install what is missing; `ytk-forge toolchains` lists it."
+        )
+    return WorkerFacts(arch_specs=tuple(arch_specs), capabilities=tuple(capabilities), device_name="; ".join(banners))
+
+
+def _toolchain_dirs(settings: AgentSettings) -> tuple[Path, ...]:
+    return tuple(settings.extra["toolchain_dirs"])
 
 
 class _AgentByDefault(click.Group):
@@ -24,9 +74,32 @@ class _AgentByDefault(click.Group):
 
 @click.group(cls=_AgentByDefault)
 def main() -> None:
-    """Forge: kernel bundles into audited plugin libraries, as an agent of a controller or by hand."""
+    """Forge: kernel bundles into audited plugin libraries, as an agent of a controller (the default) or by hand."""
 
 
+main.add_command(
+    agent_main(
+        ROLE,
+        make_handlers,
+        describe,
+        options=[
+            click.Option(
+                ["--toolchain-dir", "toolchain_dirs"],
+                multiple=True,
+                envvar="YTK_FORGE_TOOLCHAINS",
+                type=click.Path(path_type=Path),
+                help="Directory of toolchain files; they come before the shipped ones. Repeatable.",
+            )
+        ],
+        # A compiler fills a core for seconds; other agents of the machine measure on the rest.
+        default_slots=max(1, (os.cpu_count() or 1) // 2),
+        help_text="Run the agent: take plugin.build jobs from a controller.",
+    ),
+    name="agent",
+)
 main.add_command(cli.toolchains)
 main.add_command(cli.build)
 main.add_command(cli.check)
+
+if __name__ == "__main__":
+    main()

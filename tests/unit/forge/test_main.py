@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from ytk_core.agent.main import AgentSettings
+from ytk_core.archspec import host_arch_specs
+from ytk_core.errors import ExitCode, NotAvailableError
+from ytk_core.jobs import JobKind
+from ytk_forge.main import describe, main, make_handlers
+
+
+def settings(tmp_path: Path, *toolchain_dirs: Path) -> AgentSettings:
+    return AgentSettings(
+        role="forge",
+        controller="127.0.0.1:1",
+        token=None,
+        state_dir=tmp_path,
+        worker_id="forge-x",
+        sandbox_mode="required",
+        slots=1,
+        extra={"toolchain_dirs": toolchain_dirs},
+    )
+
+
+def test_advertises_every_level_of_the_ready_toolchains(tmp_path):
+    facts = describe(settings(tmp_path))
+    assert {str(arch) for arch in host_arch_specs("ov20264")} <= set(facts.arch_specs)
+    assert len(set(facts.arch_specs)) == len(facts.arch_specs)
+    assert "toolchain==amd64-linux-gcc" in facts.capabilities
+    assert facts.device_uid == "", "it never measures"
+
+
+def test_refuses_to_start_without_a_compiler(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NotAvailableError) as caught:
+        describe(settings(tmp_path))
+    assert "apt-get install g++" in caught.value.message
+
+
+def test_takes_plugin_builds_only(tmp_path):
+    (handler,) = make_handlers(settings(tmp_path))
+    assert handler.kinds == {JobKind.PLUGIN_BUILD}
+
+
+@pytest.mark.parametrize("args", [["--slots", "0"], ["agent", "--slots", "0"], ["--no-such-option"], []])
+def test_what_is_no_command_goes_to_the_agent(args):
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == ExitCode.USAGE
+    assert "Usage: main agent" in result.stderr
+
+
+def test_help_lists_agent_and_tools():
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    for command in ("agent", "toolchains", "build", "check"):
+        assert f"\n  {command} " in result.output
