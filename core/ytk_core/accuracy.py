@@ -16,8 +16,8 @@ from ytk_core.formats.verify_report import OutputAccuracy
 class AccuracyLimit(msgspec.Struct, frozen=True, kw_only=True):
     """An output passes if every element satisfies ``|got - want| <= atol * scale + rtol * |want|``.
 
-    ``scale`` is the largest finite ``|want|`` of the output where ``scaled``, else 1. ``min_cosine`` guards against an output that
-    is small everywhere and therefore passes trivially.
+    ``scale`` is the largest finite ``|want|`` of the output (at least 1e-3, so that rounding noise against an output of zeros
+    passes) where ``scaled``, else 1. ``min_cosine`` guards against an output that is small everywhere and passes trivially.
     """
 
     rtol: float
@@ -84,7 +84,8 @@ def limit_from(dtype: DType, precision: str, rtol: float | None, atol: float | N
         rtol=default.rtol if rtol is None else rtol,
         atol=default.atol if atol is None else atol,
         scaled=default.scaled and atol is None,
-        min_cosine=default.min_cosine,
+        # Who gives both figures has said what counts.
+        min_cosine=default.min_cosine if rtol is None or atol is None else None,
         source="--rtol/--atol",
     )
 
@@ -239,7 +240,7 @@ def _compare_float(
         note = f"{int(wrong.sum())} non-finite elements do not match, first at {place}: {got[index]} instead of {want[index]}"
         return _result(name, sample, limit, (None, None, None, None), ok=False, note=note)
     error, size = np.abs(finite_got - finite_want), np.abs(finite_want)
-    scale = float(size.max(initial=0.0)) if limit.scaled else 1.0
+    scale = max(float(size.max(initial=0.0)), 1e-3) if limit.scaled else 1.0
     outside = error > limit.atol * scale + limit.rtol * size
     notes = []
     if special.any():

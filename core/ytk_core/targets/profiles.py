@@ -162,7 +162,8 @@ class TargetProfile:
             return (self._missing(f"{node.domain}::{node.op_type} is no operator of {self.name}: it needs a plugin"),)
         if self.closed and (entry is None or self.name not in entry.dtypes):
             return (self._missing(f"{self.name} has no importer for {node.op_type}"),)
-        found = [*self._general(node, entry), *self._typed(node, entry), *self._ruled(node, entry)]
+        # A rule of the operator itself says more than a general one of the same kind, so it comes first.
+        found = [*self._ruled(node, entry), *self._general(node, entry), *self._typed(node, entry)]
         return tuple(sorted(found, key=lambda verdict: _SEVERITY.index(Kind(verdict.kind))))
 
     def notes_of(self, op_type: str, domain: str = "") -> tuple[Sourced, ...]:
