@@ -270,8 +270,16 @@ class _Jobs(jobs_pb2_grpc.JobServiceServicer):
     def ReadLog(self, request, context) -> Iterator[Any]:
         self._fake.entered(context, "ReadLog")
         job = self._fake.find(context, request.id)
-        for offset in range(request.offset, len(job.log), 7):
-            yield jobs_pb2.ReadLogResponse(data=job.log[offset : offset + 7], offset=offset)
+        held_back = len(job.log) // 2 if request.follow and not job.view.state.terminal else 0
+        for offset in range(request.offset, len(job.log) - held_back, 7):
+            end = min(offset + 7, len(job.log) - held_back)
+            yield jobs_pb2.ReadLogResponse(data=job.log[offset:end], offset=offset)
+        if held_back:
+            self._fake.wait_released(context)
+            start = max(request.offset, len(job.log) - held_back)
+            # One byte too early, as after a lost acknowledgement: the client has to drop what it has.
+            start = max(0, start - 1)
+            yield jobs_pb2.ReadLogResponse(data=job.log[start:], offset=start)
 
 
 class _Fleet(fleet_pb2_grpc.FleetServiceServicer):
