@@ -89,8 +89,11 @@ def build_plugin(
         )
         return
     print_table(
-        ("CHECK", "RESULT", "FOUND", "WANTED"),
-        [(check.name, "ok" if check.ok else "FAILED", check.found, check.wanted) for check in manifest.checks],
+        ("CHECK", "RESULT", "FOUND"),
+        [
+            (check.name, "ok" if check.ok else f"FAILED: wanted {check.wanted}", check.found)
+            for check in manifest.checks
+        ],
         title=f"{manifest.meta.plugin_namespace}::{manifest.meta.plugin_name} for {manifest.arch_spec}",
     )
     note("add this to `ytk embedded compile`:")
