@@ -196,8 +196,10 @@ class OpenVinoLoaded:
         request = self._request
 
         def run_once() -> None:
+            # Not infer(): with one thread, OpenVINO 2026.4 drops any exception in it and leaves the outputs as they were.
             try:
-                request.infer(share_outputs=True)
+                request.start_async()
+                request.wait()
             except RuntimeError as err:
                 raise _translate(err, "engine_failed", "the engine failed at run time") from err
             self._runs += 1
@@ -337,7 +339,5 @@ def _translate(err: RuntimeError, code: str, what: str) -> YtkError:
         )
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("Exception from ")]
     summary = f"{what}: {' '.join(lines[:4])[:800]}"
-    if code == "engine_failed":
-        return BoardError(summary, code=code)
     kind = FormatError if code == "bad_engine_file" else UserError
     return kind(summary, code=code, hint="The engine's full text is in the job's log.")
