@@ -126,6 +126,12 @@ JSON_EDITS: dict[str, list[tuple[str, str, Any, str]]] = {
         ("inputs is text", "nodes.1.inputs", "x", "$.nodes[1].inputs"),
         ("line is text", "nodes.1.source_line", "17", "$.nodes[1].source_line"),
     ],
+    "job_spec.json": [
+        ("unknown kind", "kind", "engine.paint", "$.kind"),
+        ("negative size as text", "inputs.0.size_bytes", "10", "$.inputs[0].size_bytes"),
+        ("params of a list", "params", [1], "$.params"),
+        ("unknown key inside", "inputs.0.path", "/x", "$.inputs[0]"),
+    ],
     "verify.json": [
         ("duplicate output", "outputs.1", "COPY:outputs.0", "'logits' of sample 0 occurs twice"),
         ("bad arch", "arch_spec", "amd64", "$.arch_spec"),

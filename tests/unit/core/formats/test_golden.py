@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from golden import builders, metas
+from ytk_core.formats import codec
 from ytk_core.formats.engine_bundle import extract_engine_bundle, read_json_member, read_manifest
 from ytk_core.formats.kernel_bundle import parse_bundle, read_bundle
 from ytk_core.formats.plugin_manifest import read_plugin_manifest
@@ -12,6 +13,7 @@ from ytk_core.formats.reference import read_reference
 from ytk_core.formats.region import decode_region_spec
 from ytk_core.formats.verify_report import read_verify_report
 from ytk_core.formats.weights_npz import read_arrays, read_index
+from ytk_core.jobs import Failure, JobResult, JobSpec
 
 HERE = builders.HERE
 
@@ -102,6 +104,13 @@ def test_json_files():
     assert read_verify_report(HERE / "verify.json") == builders.verify_report()
     assert not read_verify_report(HERE / "verify.json").ok
     assert decode_region_spec((HERE / "ytk_region.json").read_bytes(), "golden") == builders.region()
+    job = codec.decode((HERE / "job_spec.json").read_bytes(), JobSpec, "golden", schema_version=1, what="job spec")
+    assert job == builders.job_spec()
+    for name, make, kind in (
+        ("job_result", builders.job_result, JobResult),
+        ("job_failure", builders.job_failure, Failure),
+    ):
+        assert codec.convert(codec.parse_json((HERE / f"{name}.json").read_bytes(), name), kind, name) == make()
     manifest = read_plugin_manifest(HERE / "Fold.so.manifest.json")
     assert manifest.meta == metas.fold()
     assert not manifest.ok

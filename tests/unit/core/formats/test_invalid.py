@@ -5,6 +5,7 @@ import shutil
 import pytest
 from golden import builders, invalid
 from ytk_core.errors import FormatError
+from ytk_core.formats import codec
 from ytk_core.formats.engine_bundle import Limits, extract_engine_bundle, read_json_member, read_manifest
 from ytk_core.formats.kernel_bundle import read_bundle
 from ytk_core.formats.plugin_manifest import read_plugin_manifest
@@ -14,6 +15,7 @@ from ytk_core.formats.reference import read_reference
 from ytk_core.formats.region import decode_region_spec
 from ytk_core.formats.verify_report import read_verify_report
 from ytk_core.formats.weights_npz import read_array, read_arrays, read_index
+from ytk_core.jobs import JobSpec
 
 CASES = invalid.all_cases()
 READERS = {
@@ -23,6 +25,9 @@ READERS = {
     "candidates.json": read_candidates,
     "fx_nodes.json": read_fx_nodes,
     "verify.json": read_verify_report,
+    "job_spec.json": lambda path: codec.decode(
+        path.read_bytes(), JobSpec, str(path), schema_version=1, what="job spec"
+    ),
     "plugin_meta/depthwise-f32-f16-khwc8.yaml": lambda path: load_meta(path.read_text(encoding="utf-8"), str(path)),
     "Fold.module_source.py.txt": read_bundle,
     "model.npz": read_index,
@@ -52,7 +57,7 @@ def test_the_reader_accepts_the_golden_file_itself(file, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "file", [f for f in READERS if f not in {"ytk_region.json"} and not f.startswith("plugin_meta")]
+    "file", [f for f in READERS if f not in {"ytk_region.json", "job_spec.json"} and not f.startswith("plugin_meta")]
 )
 def test_a_missing_file_and_a_directory(file, tmp_path):
     with pytest.raises(FormatError, match="no such file") as caught:
