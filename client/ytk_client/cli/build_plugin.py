@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ytk_client.cli.connection import connection_options, open_client
-from ytk_client.cli.follow import FollowOptions, download, follow_options, output_blob, run_job
+from ytk_client.cli.follow import FollowOptions, follow_options, output_blob, run_job
 from ytk_client.cli.output import JSON, format_option, note, print_json, print_table
 from ytk_client.outputs import check_outputs
+
+if TYPE_CHECKING:
+    from ytk_core.workers import JobView
+
+    from ytk_client.api import Client
 
 
 @click.command()
@@ -71,9 +77,7 @@ def build_plugin(
             job = run_job(client, spec, {"source": copy}, FollowOptions(detach, quiet))
             if job is None:
                 return
-            # The manifest first: a .so that is there has one.
-            download(client, output_blob(job, "manifest.json"), manifest_file)
-            download(client, output_blob(job, "plugin.so"), so_path)
+            _fetch(client, job, so_path, manifest_file)
     manifest = read_plugin_manifest(manifest_file)
     option = f"--custom-plugin {so_path}"
     if output == JSON:
@@ -98,3 +102,17 @@ def build_plugin(
     )
     note("add this to `ytk embedded compile`:")
     click.echo(option)
+
+
+def _fetch(client: Client, job: JobView, so_path: Path, manifest_file: Path) -> None:
+    """Download both files whole before either replaces an older one: they belong together."""
+    with tempfile.TemporaryDirectory(prefix=".ytk-", dir=so_path.parent) as directory:
+        pairs = [
+            (output_blob(job, "manifest.json"), manifest_file),
+            (output_blob(job, "plugin.so"), so_path),
+        ]
+        for blob, path in pairs:
+            client.download(blob, Path(directory) / path.name)
+        for _, path in pairs:
+            (Path(directory) / path.name).replace(path)
+            note(f"  wrote      {path}")

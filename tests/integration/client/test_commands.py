@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import threading
@@ -125,6 +126,24 @@ def test_unwritable_output_spends_nothing(ytk, fake, source):
     assert "error[bad_output_path]" in result.err
     assert build_plugin(ytk, source, "-o", "/dev/null").code == ExitCode.YOURS
     assert nothing_sent(fake)
+
+
+def test_full_disk_leaves_no_half_file(ytk, fake, source, built):
+    fake.answer(JobKind.PLUGIN_BUILD, outputs=built | {"plugin.so": b"x" * 400_000})
+    Path("out").mkdir()
+    Path("out/Fold.so").write_bytes(b"older")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # The kernel's answer to a file beyond this limit is handled like a full disk.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        result = build_plugin(ytk, source, "-o", "out/Fold.so")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert result.code == ExitCode.BOARDS
+    assert "error[disk_full]" in result.err
+    assert "Fold.so" in result.err
+    assert [path.name for path in Path("out").iterdir()] == ["Fold.so"]
+    assert Path("out/Fold.so").read_bytes() == b"older"
 
 
 # ---- compile -------------------------------------------------------------------------------------------------------------
