@@ -26,10 +26,11 @@ from ytk_controller.jobs import submitting, upkeep, working
 
 POLICY = Policy(lease_s=30, heartbeat_s=5, max_attempts=4, poison_workers=2, backoff_s=2, backoff_cap_s=60)
 GENERATE, EVALUATE, BUILD = JobKind.KERNEL_GENERATE, JobKind.KERNEL_EVALUATE, JobKind.PLUGIN_BUILD
+PROFILE = JobKind.ENGINE_PROFILE
 
-# a1 and a2 are two agents of one machine: they share its device.
+# a1 and a2 are two agents of one machine: they share its device. Only a0 profiles: what it loses comes back to it.
 WORKERS = {
-    "a0": WorkerDescription(worker_id="a0", role="gaia", kinds=(GENERATE, BUILD), slots=2),
+    "a0": WorkerDescription(worker_id="a0", role="gaia", kinds=(GENERATE, BUILD, PROFILE), slots=2),
     "a1": WorkerDescription(worker_id="a1", role="gaia", kinds=(EVALUATE, BUILD, GENERATE), device_uid="d", slots=1),
     "a2": WorkerDescription(worker_id="a2", role="gaia", kinds=(EVALUATE, BUILD), device_uid="d", slots=2),
 }
@@ -40,6 +41,7 @@ SPECS = (
     JobSpec(kind=EVALUATE, params={"n": 3}, measuring=True),
     JobSpec(kind=GENERATE, params={"n": 4}),
     JobSpec(kind=GENERATE, params={"n": 5}),
+    JobSpec(kind=PROFILE, params={"n": 6}),
 )
 # The world's own table: what may follow what.
 FOLLOWS = {
@@ -149,16 +151,16 @@ class World(RuleBasedStateMachine):
 
     # ---- clients ----
 
-    @rule(index=st.integers(0, 5), key=st.integers(0, 5), no_cache=st.booleans())
+    @rule(index=st.integers(0, 6), key=st.integers(0, 5), no_cache=st.booleans())
     def submit(self, index: int, key: int, no_cache: bool) -> None:
         self.submit_as(index, key=f"k{key}" if key < 3 else "", no_cache=no_cache and key > 3)
 
     @precondition(somebody_works)
-    @rule(index=st.integers(0, 5), which=PICK)
+    @rule(index=st.integers(0, 6), which=PICK)
     def submit_child(self, index: int, which: int) -> None:
         self.submit_as(index, parent=self.pick_held(which))
 
-    @rule(index=st.integers(0, 5))
+    @rule(index=st.integers(0, 6))
     def submit_and_claim(self, index: int) -> None:
         self.submit_as(index)
         self.all_claim()
@@ -234,11 +236,9 @@ class World(RuleBasedStateMachine):
         todo = {job_id} - {""}
         while todo:
             found |= todo
-            todo = {w.parent.job_id for w in self.wishes if w.job_id in todo and w.parent and self.alive(w)} - found
+            waiting = [wish for wish in self.wishes if wish.job_id in todo and not wish.detached]
+            todo = {wish.parent.job_id for wish in waiting if wish.parent} - found
         return found
-
-    def alive(self, wish: Wish) -> bool:
-        return not wish.detached
 
     @rule(which=PICK)
     def cancel_one_submitter(self, which: int) -> None:
@@ -246,6 +246,7 @@ class World(RuleBasedStateMachine):
             wish = self.wishes[which % len(self.wishes)]
             self.turn(lambda turn: submitting.cancel(turn, wish.job_id, wish.id))
             wish.detached = True
+            self.settle()
 
     @precondition(somebody_works)
     @rule(which=PICK)
@@ -263,6 +264,7 @@ class World(RuleBasedStateMachine):
                 wish.detached |= wish.job_id == job_id
             if not jobs[job_id].state.terminal:
                 self.cancelled.add(job_id)
+            self.settle()
 
     # ---- agents ----
 
@@ -440,12 +442,34 @@ class World(RuleBasedStateMachine):
         """An attempt ended: whoever waited for it as its child's submitter is gone."""
         for wish in self.wishes:
             wish.detached |= wish.parent is not None and wish.parent.job_id == job_id
+        self.settle()
         if requeued:
             self.waits[job_id] = self.now + min(60.0, 2.0 * 2.0 ** (attempts - 1))
 
+    def settle(self) -> None:
+        """A job that nobody wants wants nothing itself, and so on down the tree."""
+        while True:
+            wanted = {wish.job_id for wish in self.wishes if not wish.detached}
+            orphans = [w for w in self.wishes if not w.detached and w.parent and w.parent.job_id not in wanted]
+            if not orphans:
+                return
+            for wish in orphans:
+                wish.detached = True
+
     def let_go(self, worker_id: str, assignment: Assignment) -> None:
-        self.agents[worker_id].held.pop(assignment.lease.job_id, None)
+        if self.agents[worker_id].held.get(assignment.lease.job_id) == assignment:
+            del self.agents[worker_id].held[assignment.lease.job_id]
         self.zombies.append((worker_id, assignment))
+
+    @precondition(somebody_works)
+    @rule()
+    def long_work(self) -> None:
+        """Everyone works for longer than a lease and says so in time."""
+        for _ in range(2):
+            self.now += POLICY.lease_s - 5
+            for worker_id in WORKERS:
+                self.heartbeat(worker_id)
+            self.reap()
 
     # ---- faults of the world ----
 
@@ -453,6 +477,16 @@ class World(RuleBasedStateMachine):
     @rule(which=PICK)
     def kill_a_holder(self, which: int) -> None:
         self.kill_and_restart(self.pick_held(which)[0])
+
+    @precondition(somebody_works)
+    @rule(which=PICK)
+    def two_processes_of_one_worker(self, which: int) -> None:
+        """A restart that did not end the old process: it commits what the new one may have been given again."""
+        worker_id, assignment = self.pick_held(which)
+        self.kill_and_restart(worker_id)
+        self.now += POLICY.backoff_cap_s
+        self.dispatch([worker_id])
+        self.commit_as(worker_id, assignment, "yours", upload=True)
 
     @rule(worker_id=AGENT)
     def kill_and_restart(self, worker_id: str) -> None:

@@ -173,8 +173,8 @@ class JobMachine:
         )
         if self.job.state is _S.QUEUED:
             return self._end(event, _S.CANCELLED, submissions=(), failure=failure)
-        # The worker has one lease's time to stop; heartbeats do not prolong it.
-        self._to(event, _S.CANCELLING, submissions=(), failure=failure, lease_until=event.now + self._policy.lease_s)
+        # The worker has the rest of its lease to stop; heartbeats do not prolong it.
+        self._to(event, _S.CANCELLING, submissions=(), failure=failure)
         tell = TellWorker(
             worker_id=self.job.worker_id,
             session_id=self.job.session_id,

@@ -33,6 +33,7 @@ class Turn:
     cause_id: str
     outbox: list[Command] = field(default_factory=list)
     now: float = field(init=False)
+    _changed: dict[str, JobRecord] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.now = self.tx.now()
@@ -54,14 +55,21 @@ class Turn:
         return job
 
     def apply(self, job: JobRecord, event: Event) -> JobRecord:
-        """Apply an event to a job, save it, and carry out what follows inside the store."""
+        """Apply an event to a job, save it, and carry out what follows inside the store.
+
+        ``job`` may be older than this turn's own changes to it (the end of its parent, earlier in a loop, may have
+        ended it too): then the newer record counts.
+        """
+        job = self._changed.get(job.id, job)
         machine = self.rules.machine(job, self.policy)
         commands = machine.handle(event)
         if machine.job != job:
             self.tx.save_job(machine.job)
+            self._changed[job.id] = machine.job
         for command in commands:
             self.carry_out(command)
-        return machine.job
+        # What followed may have come back to this job.
+        return self._changed.get(job.id, job)
 
     def carry_out(self, command: Command) -> None:
         """Carry out a command, or keep it for after the transaction."""
@@ -78,10 +86,7 @@ class Turn:
     def end_children(self, parent_id: str) -> None:
         """Detach a job from all jobs that it submitted; those that nobody else wants are cancelled, with their own."""
         for child in self.tx.children(parent_id):
-            # Read again: an earlier child's end may have ended this one too.
-            now_is = self.tx.job(child.id)
-            if now_is is not None:
-                self.apply(now_is, ParentEnded(now=self.now, cause_id=self.cause_id, parent_id=parent_id))
+            self.apply(child, ParentEnded(now=self.now, cause_id=self.cause_id, parent_id=parent_id))
 
     def _replace_notice(self, job: JobRecord) -> None:
         # Watchers see each job once per transaction, as it is at the end.

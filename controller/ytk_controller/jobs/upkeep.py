@@ -19,8 +19,7 @@ def reap(turn: Turn) -> int:
     """
     expired = turn.tx.expired_jobs()
     for job in expired:
-        # Read again: an earlier one's end may have ended this one (its child) too.
-        turn.apply(turn.job(job.id), LeaseExpired(now=turn.now, cause_id=turn.cause_id))
+        turn.apply(job, LeaseExpired(now=turn.now, cause_id=turn.cause_id))
     return len(expired)
 
 
@@ -41,7 +40,7 @@ def give_up(turn: Turn) -> int:
         failure = Failure(
             failure_class=FailureClass.BOARDS, code=err.code, message=f"Waited in vain: {err.message}.", hint=err.hint
         )
-        turn.apply(turn.job(job.id), GivenUp(now=turn.now, cause_id=turn.cause_id, failure=failure))
+        turn.apply(job, GivenUp(now=turn.now, cause_id=turn.cause_id, failure=failure))
         given_up += 1
     return given_up
 

@@ -64,11 +64,11 @@ class SqliteWorld(World):
 
 
 def test_the_machine_holds_in_memory() -> None:
-    run_state_machine_as_test(MemoryWorld, settings=_settings(60))
+    run_state_machine_as_test(MemoryWorld, settings=_settings(150))
 
 
 def test_the_machine_holds_in_sqlite() -> None:
-    run_state_machine_as_test(SqliteWorld, settings=_settings(8))
+    run_state_machine_as_test(SqliteWorld, settings=_settings(12))
 
 
 # ---- seeded faults: each is a bug that somebody could write --------------------------------------------------------
