@@ -320,7 +320,9 @@ class World(RuleBasedStateMachine):
                 and not other.spec.measuring
                 and not other.excluded_workers
             ]
-            assert job.spec.priority >= max((other.spec.priority for other in ready), default=-99), "not the most urgent"
+            assert job.spec.priority >= max((other.spec.priority for other in ready), default=-99), (
+                "not the most urgent"
+            )
         self.given[lease.job_id, lease.fence] = worker_id
         self.renewed[lease.job_id, lease.fence] = self.now
 
@@ -349,9 +351,7 @@ class World(RuleBasedStateMachine):
         agent = self.agents[worker_id]
         jobs = self.jobs()
         leases = [assignment.lease for assignment in agent.held.values()]
-        verdicts = self.turn(
-            lambda turn: working.heartbeat(turn, worker_id, agent.session(worker_id), leases)
-        )
+        verdicts = self.turn(lambda turn: working.heartbeat(turn, worker_id, agent.session(worker_id), leases))
         self.heed(worker_id, jobs, verdicts)
 
     def heed(self, worker_id: str, jobs, verdicts) -> None:
@@ -379,7 +379,9 @@ class World(RuleBasedStateMachine):
         if assignment.lease.job_id in self.agents[worker_id].held:
             self.commit_as(worker_id, assignment, outcome, upload=upload or outcome != "ok")
 
-    def commit_as(self, worker_id: str, assignment: Assignment, word: str, *, upload: bool, twice: bool = False) -> None:
+    def commit_as(
+        self, worker_id: str, assignment: Assignment, word: str, *, upload: bool, twice: bool = False
+    ) -> None:
         lease = assignment.lease
         outcome = self.outcome(lease, word, upload=upload)
         jobs = self.jobs()
@@ -644,7 +646,9 @@ class World(RuleBasedStateMachine):
             assert wanting, "nobody wants the job, and it goes on"
 
     def check_exclusive(self, jobs: dict[str, JobRecord], held: frozenset[str]) -> None:
-        measuring = [job for job in jobs.values() if job.open and job.spec.measuring and WORKERS[job.worker_id].device_uid]
+        measuring = [
+            job for job in jobs.values() if job.open and job.spec.measuring and WORKERS[job.worker_id].device_uid
+        ]
         devices = [WORKERS[job.worker_id].device_uid for job in measuring]
         assert len(devices) == len(set(devices)), "two jobs measure on one device"
         assert held == set(devices)

@@ -107,7 +107,9 @@ class RetriesEverything(JobMachine):
 class ForgetsItsCommit(JobMachine):
     def handle(self, event):
         commands = super().handle(event)
-        self.job = msgspec.structs.replace(self.job, last_commit=self.job.last_commit and msgspec.structs.replace(self.job.last_commit, fingerprint=""))
+        self.job = msgspec.structs.replace(
+            self.job, last_commit=self.job.last_commit and msgspec.structs.replace(self.job.last_commit, fingerprint="")
+        )
         return commands
 
 
@@ -161,7 +163,11 @@ PATCHES = {
     "more_jobs_than_slots": (working, "_within_slots", lambda turn, free: free),
     "drained_workers_serve": (working, "_serves", lambda worker, free: worker is not None),
     "children_live_on": (Turn, "end_children", lambda self, parent_id: None),
-    "one_cancel_ends_it_for_all": (submitting, "cancel", lambda turn, job_id, _submission_id: _cancel(turn, job_id, "")),
+    "one_cancel_ends_it_for_all": (
+        submitting,
+        "cancel",
+        lambda turn, job_id, _submission_id: _cancel(turn, job_id, ""),
+    ),
     "no_output_check": (working, "_check_outputs", lambda turn, result: None),
     "no_idempotency": (submitting, "_submitted_before", lambda turn, request, digest: None),
     "no_join": (submitting, "_join", lambda turn, key, spec, submission: None),
