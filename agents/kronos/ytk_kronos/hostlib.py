@@ -31,7 +31,7 @@ _FLAGS = (
     "-D_GLIBCXX_USE_CXX11_ABI=1",
     "-Wl,--no-undefined",
 )
-_COMPILER = "g++"
+COMPILER = "g++"
 # Six seconds on an idle desktop core; boards are slow and builds may be in line.
 _COMPILE_LIMIT_S = 900.0
 
@@ -96,6 +96,15 @@ def content_key() -> str:
     return hasher.hexdigest()[:32]
 
 
+def host_path(cache_dir: Path) -> Path:
+    """Give where the host library that belongs here is in a cache, built or not.
+
+    Raises:
+        NotAvailableError: OpenVINO is not installed.
+    """
+    return cache_dir / f"ytk-ov-host-{content_key()}.so"
+
+
 def ensure_host(cache_dir: Path, log: Callable[[str], None] = lambda _text: None) -> Path:
     """Give the host library, compiled now if it is not in the cache.
 
@@ -109,13 +118,13 @@ def ensure_host(cache_dir: Path, log: Callable[[str], None] = lambda _text: None
         NotAvailableError: OpenVINO is not installed.
         BoardError: ``no_compiler``: there is no g++; ``host_build_failed``: it failed, with its first lines.
     """
-    library = cache_dir / f"ytk-ov-host-{content_key()}.so"
+    library = host_path(cache_dir)
     if library.is_file():
         return library
-    compiler = shutil.which(_COMPILER)
+    compiler = shutil.which(COMPILER)
     if compiler is None:
         raise BoardError(
-            f"the engine host library has to be compiled once, and {_COMPILER} is not installed on this worker",
+            f"the engine host library has to be compiled once, and {COMPILER} is not installed on this worker",
             code="no_compiler",
             hint="Install it on the worker (Debian, Ubuntu: apt install g++), then run again.",
         )

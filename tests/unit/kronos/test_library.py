@@ -211,7 +211,7 @@ def test_a_missing_plugin_is_named_before_anything_is_built(model, plugins, host
 
 def test_a_refused_precision_lists_what_can_be_done(model, plugins, host_cache, tmp_path):
     params = msgspec.structs.replace(QUICK, precision="fp16")
-    with pytest.raises(UserError, match="cannot build fp16 .* it can do: fp32") as caught:
+    with pytest.raises(UserError, match=r"cannot build fp16 .* it can do: fp32") as caught:
         library.build(*model, tmp_path / "e.tgz", plugins=plugins, params=params, cache_dir=host_cache, log=print)
     assert caught.value.code == "precision"
 

@@ -276,7 +276,7 @@ def test_a_bad_shape_function_fails_the_build(engine, plugin, options, tmp_path,
 
 def test_a_refusing_workspace_function_fails_the_run(engine, plugin, options, tmp_path):
     loaded = engine.build(same_model(tmp_path / "m.onnx"), [plugin("identity", "BAD_WORKSPACE")], options)
-    with pytest.raises(CandidateError, match="its workspace function refused .* with -3"):
+    with pytest.raises(CandidateError, match=r"its workspace function refused .* with -3"):
         loaded.run({"x": np.zeros((2, 4), np.float32)})
 
 
@@ -319,7 +319,7 @@ def test_what_is_no_kernel_library_is_refused(engine, plugin, options, tmp_path,
 def test_text_as_a_library_is_refused(engine, options, tmp_path):
     (tmp_path / "x.so").write_text("not ELF")
     bogus = PluginFile(path=tmp_path / "x.so", namespace="yasp", name="Same", version="1")
-    with pytest.raises(UserError, match="cannot load .*x.so") as caught:
+    with pytest.raises(UserError, match=r"cannot load .*x.so") as caught:
         engine.build(same_model(tmp_path / "m.onnx"), [bogus], options)
     assert caught.value.code == "bad_plugin"
 
