@@ -23,11 +23,10 @@ COMPILE_LIMIT_S = 300.0
 # The table is ours: a warning in it is a bug of ours.
 TABLE_FLAGS = ("-Wall", "-Wextra", "-Werror", "-O2")
 LINK_FLAGS = (
-    "-Wl,--no-undefined",
+    # cxx_flags has --no-undefined and --build-id=none: the evaluator links with them too.
     "-Wl,--as-needed",  # NEEDED names only what is used
     "-Wl,-z,noexecstack",
     "-Wl,-z,text",
-    "-Wl,--build-id=none",
     "-Wl,--version-script=exports.map",
 )
 # One entry point, also where a source marks its own functions or std:: templates as visible.
@@ -83,9 +82,12 @@ def compile_plugin(
     (workdir / "plugin.cpp").write_text(units.table, encoding="utf-8")
     (workdir / "exports.map").write_text(EXPORTS, encoding="utf-8")
     sysroot = [Path(toolchain.host.sysroot)] if toolchain.host.sysroot else []
+    plain = build_flags(toolchain, arch, ())
+    log(f"# flags: {' '.join(plain)}\n")
 
     def step(*arguments: str) -> Finished:
-        log(f"$ {Path(compiler.path).name} {' '.join(arguments)}\n")
+        own = " ".join(argument for argument in arguments if argument not in plain)
+        log(f"$ {Path(compiler.path).name} [flags] {own}\n")
         done = run_confined(
             [compiler.path, *arguments], workdir, mode=mode, wall_limit_s=COMPILE_LIMIT_S, read_only=sysroot
         )
@@ -110,7 +112,6 @@ def compile_plugin(
             )
         return done
 
-    plain = build_flags(toolchain, arch, ())
     flags = build_flags(toolchain, arch, extra_flags)
     table = step(*plain, *TABLE_FLAGS, "-c", "plugin.cpp", "-o", "plugin.o")
     if table.returncode:

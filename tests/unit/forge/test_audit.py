@@ -120,7 +120,7 @@ class TestFile:
         path.write_bytes((objects / "plugin.so").read_bytes()[:keep])
         assert failed(check(path))
 
-    @pytest.mark.parametrize("seed", range(40))
+    @pytest.mark.parametrize("seed", range(15))
     def test_damaged_bytes_never_crash_the_reader(self, objects, tmp_path, seed):
         import random
 
@@ -385,6 +385,6 @@ class TestBlame:
 
 def test_every_check_was_seen_to_fail(request):
     here = {item.nodeid for item in request.session.items if item.path == request.path}
-    if len(here) < 70:
+    if len(here) < 60:
         pytest.skip("only a part of this file is run")
     assert set(CHECKS) == SEEN

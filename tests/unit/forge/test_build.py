@@ -209,7 +209,7 @@ class TestCandidateFaults:
         assert "found GLIBC_2.29 of libm.so.6; wanted at most GLIBC_2.28" in caught.value.message
 
     def test_endless_compilation_is_ended(self, attempt, monkeypatch):
-        monkeypatch.setattr(compiles, "COMPILE_LIMIT_S", 3.0)
+        monkeypatch.setattr(compiles, "COMPILE_LIMIT_S", 1.5)
         source = (
             "template <long N> struct F { static constexpr long v = F<N - 1>::v + F<N - 2>::v; };\n"
             "constexpr long spin() { long s = 0; for (long i = 0; i < 200000000; ++i) s += i % 7; return s; }\n"
@@ -308,6 +308,15 @@ class TestCache:
         assert "# from the cache: " in log
         assert "$ g++" in log, "the log of the build that made it"
 
+    @pytest.fixture
+    def key(self, arch, toolchain, compiler):
+        def body(bundle=None, for_arch=arch, used=toolchain, by=compiler):
+            bundle = bundle or bundles.fold()
+            flags = compiles.build_flags(used, for_arch, bundle.meta.compile_flags)
+            return builds._key(bundle, for_arch, used, by, flags)
+
+        return body
+
     @pytest.mark.parametrize(
         "change",
         [
@@ -317,38 +326,50 @@ class TestCache:
             lambda b: bundles.with_meta(b, launcher=Launcher(fixed_workspace_bytes=64)),
         ],
     )
-    def test_another_bundle_is_another_build(self, attempt, warm, change):
-        other, log = attempt(change(bundles.fold()))
+    def test_another_bundle_has_another_key(self, key, change):
+        assert key(change(bundles.fold())) != key()
+        assert key(bundles.fold()) == key()
+
+    @pytest.mark.parametrize("name", ["RENDERER_VERSION", "AUDIT_VERSION"])
+    def test_another_forge_has_another_key(self, key, monkeypatch, name):
+        before = key()
+        monkeypatch.setattr(builds, name, "next")
+        assert key() != before
+
+    def test_another_toolchain_compiler_or_arch_has_another_key(self, key, toolchain, compiler, arch):
+        keys = {
+            key(),
+            key(used=msgspec.structs.replace(toolchain, description="other")),
+            key(by=msgspec.structs.replace(compiler, banner="g++ 99")),
+            key(for_arch=ArchSpec(arch.cpu, arch.device, arch.os, arch.runtime, "ort132")),
+        }
+        assert len(keys) == 4
+
+    def test_another_bundle_is_built(self, attempt, warm):
+        other, log = attempt(bundles.with_meta(bundles.fold(), plugin_version="2"))
         assert "from the cache" not in log
         assert other.bundle_digest != warm.bundle_digest
 
-    @pytest.mark.parametrize("name", ["RENDERER_VERSION", "AUDIT_VERSION"])
-    def test_another_forge_is_another_build(self, attempt, warm, monkeypatch, name):
-        monkeypatch.setattr(builds, name, "next")
-        assert "from the cache" not in attempt(bundles.fold())[1]
-
-    def test_another_toolchain_or_arch_is_another_build(self, attempt, warm, toolchain, arch):
-        other = msgspec.structs.replace(toolchain, description="other")
-        assert "from the cache" not in attempt(bundles.fold(), toolchains=[other])[1]
-        engine = ArchSpec(arch.cpu, arch.device, arch.os, arch.runtime, "ort132")
-        assert "from the cache" not in attempt(bundles.fold(), engine)[1]
-
-    @pytest.mark.parametrize("damage", ["flip", "truncate", "no manifest", "no log"])
-    def test_a_damaged_entry_is_built_again(self, attempt, warm, tmp_path, damage):
+    def test_a_damaged_entry_is_built_again(self, attempt, warm, tmp_path):
         (entry,) = (tmp_path / "cache").glob("??/*")
-        library = entry / "plugin.so"
-        if damage == "flip":
-            content = bytearray(library.read_bytes())
-            content[5000] ^= 1
-            library.write_bytes(content)
-        elif damage == "truncate":
-            library.write_bytes(b"")
-        else:
-            (entry / {"no manifest": "manifest.json", "no log": "build.log"}[damage]).unlink()
+        content = bytearray((entry / "plugin.so").read_bytes())
+        content[5000] ^= 1
+        (entry / "plugin.so").write_bytes(content)
         again, log = attempt(bundles.fold())
         assert "from the cache" not in log
         assert again == warm
         assert "from the cache" in attempt(bundles.fold())[1]
+
+    @pytest.mark.parametrize("name", FILES)
+    @pytest.mark.parametrize("cut", [False, True])
+    def test_an_incomplete_entry_is_removed(self, warm, tmp_path, name, cut):
+        (entry,) = (tmp_path / "cache").glob("??/*")
+        if cut and name != "build.log":  # the log has no digest to miss
+            (entry / name).write_bytes((entry / name).read_bytes()[:-1])
+        else:
+            (entry / name).unlink()
+        assert BuildCache(tmp_path / "cache").get(entry.name) is None
+        assert not entry.exists()
 
     def test_two_at_once(self, tmp_path, arch, mode):
         path = write(bundles.gather(), tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ytk_core.dtypes import ONNX_NUMBER
 from ytk_core.formats.plugin_manifest import CheckResult
 from ytk_core.formats.plugin_meta import FORMAT_NUMBER, PluginMeta, TensorType
@@ -19,8 +21,6 @@ def compare_table(answer: Answer, meta: PluginMeta) -> list[CheckResult]:
     """Compare everything a host reads from the table, and the shape function's answers, with the meta."""
     table = answer.table
     assert table is not None
-    variants = [(v.id, _types(v.inputs), _types(v.outputs)) for v in meta.variants]
-    found_variants = [(v.id, v.inputs, v.outputs) for v in table.variants]
     attributes = [(a.name, ATTRIBUTE_NUMBER[a.type], int(a.required)) for a in meta.attributes]
     workspace = meta.launcher.workspace is not None or meta.launcher.fixed_workspace_bytes > 0
     pairs = {
@@ -33,8 +33,11 @@ def compare_table(answer: Answer, meta: PluginMeta) -> list[CheckResult]:
             f"{table.inputs} inputs, {table.outputs} outputs",
             f"{len(meta.inputs)} inputs, {len(meta.outputs)} outputs",
         ),
-        "variants": (str(found_variants), str(variants)),
-        "attributes": (str(table.attributes), str(attributes)),
+        "variants": (
+            "; ".join(_variant(v.id, v.inputs, v.outputs) for v in table.variants),
+            "; ".join(_variant(v.id, _types(v.inputs), _types(v.outputs)) for v in meta.variants),
+        ),
+        "attributes": (_attributes(table.attributes), _attributes(attributes)),
         "functions": (
             _functions(launch=table.launch, shape=table.shape, workspace=table.workspace),
             _functions(launch=True, shape=True, workspace=workspace),
@@ -50,6 +53,28 @@ def compare_table(answer: Answer, meta: PluginMeta) -> list[CheckResult]:
 
 def _types(types: list[TensorType]) -> list[tuple[int, int]]:
     return [(ONNX_NUMBER[t.dtype], FORMAT_NUMBER[t.format]) for t in types]
+
+
+_DTYPE_NAMES = {number: dtype.value for dtype, number in ONNX_NUMBER.items()}
+_FORMAT_NAMES = {number: fmt.value for fmt, number in FORMAT_NUMBER.items()}
+_ATTRIBUTE_NAMES = {number: kind.value for kind, number in ATTRIBUTE_NUMBER.items()}
+
+
+def _variant(name: str | None, inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]]) -> str:
+    """Give one variant for people, and the same text only for the same variant."""
+
+    def side(types: Sequence[tuple[int, int]]) -> str:
+        return ", ".join(f"{_named(d, _DTYPE_NAMES)} {_named(f, _FORMAT_NAMES)}" for d, f in types)
+
+    return f"{name}: {side(inputs)} -> {side(outputs)}"
+
+
+def _attributes(attributes: Sequence[tuple[str | None, int, int]]) -> str:
+    return ", ".join(f"{n} {_named(k, _ATTRIBUTE_NAMES)}{' required' if r else ''}" for n, k, r in attributes) or "none"
+
+
+def _named(number: int, names: dict[int, str]) -> str:
+    return names.get(number, f"<{number}>")
 
 
 def _identity(namespace: str | None, name: str | None, version: str | None) -> str:
