@@ -50,11 +50,14 @@ def generate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         UserError: The region or the configuration is something that no kernel can be made for.
         ToolkitError: This torch lacks private symbols.
     """
-    warnings.filterwarnings("ignore", module="torch")
+    # torch warns about its own internals on load and lowering; nothing that the user of a kernel can act on.
+    warnings.simplefilter("ignore")
     config = kernelgen_config.validate(task["config"])
     missing = inductor_adapter.check_symbols()
     if missing:
         raise UserError(f"torch {torch.__version__} lacks {', '.join(missing)}", code="torch_private_api")
+    if config["deployment_target"] == "tensorrt":
+        raise UserError("CUDA generation is not in this version", code="target_not_available")
     region = load_region(workdir / task["region"], task.get("name", ""))
     _check_precision(region, config["precision"])
     kernels, refusals = generate_candidates(

@@ -1,0 +1,80 @@
+"""What a search is made of, shared by the job handlers and the library call: task arguments, limits, batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ytk_core import kernelgen_config
+from ytk_core.errors import UserError
+from ytk_core.sandbox import SandboxPolicy
+from ytk_gaia.evaluator.verdicts import Evaluation
+from ytk_gaia.report import rank
+
+GENERATE_TASK = "ytk_gaia.tasks:generate"
+EVALUATE_TASK = "ytk_gaia.tasks:evaluate"
+GENERATE_LIMIT_S = 900.0
+BATCH_SIZE = 16
+_FINALISTS_PER_BATCH = 2
+_GIB = 1 << 30
+
+# torch reads nothing of the caller's, compiles nothing, and reaches for no network.
+GENERATE_ENV = {
+    "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
+    "OMP_NUM_THREADS": "2",
+}
+
+
+def generator_sandbox() -> SandboxPolicy:
+    """Give the limits of the generator task: it loads a hostile file with torch."""
+    return SandboxPolicy(
+        memory_bytes=16 * _GIB, file_bytes=2 * _GIB, disk_bytes=4 * _GIB, tmp_bytes=_GIB, processes=256, cpu_s=1800
+    )
+
+
+def checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate a configuration, and refuse what this version does not generate.
+
+    Raises:
+        UserError: A key or value is wrong, or the deployment target is not available.
+    """
+    checked = kernelgen_config.validate(config)
+    if checked["deployment_target"] == "tensorrt":
+        raise UserError(
+            "--config deployment_target=tensorrt: CUDA generation is not in this version",
+            code="target_not_available",
+            hint="Use deployment_target=cpu for the CPU engines (OpenVINO, ONNX Runtime), or torch for a torch extension.",
+        )
+    return checked
+
+
+def generate_arguments(region: str, name: str, config: Mapping[str, Any], arch_spec: str) -> dict[str, Any]:
+    """Give the argument of the generator task.
+
+    Args:
+        region: Path of the ``.pt2`` below the work directory.
+        name: Plugin name where the file carries no spec.
+        config: Validated.
+        arch_spec: CPU arch spec.
+    """
+    return {"region": region, "name": name, "config": dict(config), "arch_spec": arch_spec}
+
+
+def evaluation_limit_s(budget_s: float) -> float:
+    """Give the wall limit of an evaluation: the budget, and time for what it does not count."""
+    return budget_s * 2 + 300.0
+
+
+def batches(ids: Sequence[str], size: int = BATCH_SIZE) -> list[list[str]]:
+    """Deal candidates out to batches in turn, so that each batch sees every kind; as even as can be."""
+    count = -(-len(ids) // size) if ids else 0
+    return [list(ids[start::count]) for start in range(count)]
+
+
+def finalists(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Give the candidates to measure once more, side by side: times of different batches may come from different moments
+    or machines and are not compared.
+    """
+    return [r.id for e in evaluations for r in rank(e.candidates)[:_FINALISTS_PER_BATCH]]
