@@ -365,7 +365,7 @@ class TestCache:
     def test_an_incomplete_entry_is_removed(self, warm, tmp_path, name, cut):
         (entry,) = (tmp_path / "cache").glob("??/*")
         if cut and name != "build.log":  # the log has no digest to miss
-            (entry / name).write_bytes((entry / name).read_bytes()[:-1])
+            (entry / name).write_bytes((entry / name).read_bytes()[:-20])
         else:
             (entry / name).unlink()
         assert BuildCache(tmp_path / "cache").get(entry.name) is None
