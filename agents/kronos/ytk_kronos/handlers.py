@@ -65,10 +65,17 @@ class _Handler:
                 ctx.log(line)
 
     def _measuring(self, ctx: JobContext, params: Params) -> Measuring:
+        available = len(os.sched_getaffinity(0))
+        if not 0 <= params.threads <= available:
+            raise UserError(
+                f"threads is {params.threads}, this worker has {available} CPUs",
+                code="threads",
+                hint=f"Use 1 to {available}, or 0 for all of them.",
+            )
         return Measuring(
             iterations=params.iterations,
             warmup=params.warmup,
-            threads=params.threads or len(os.sched_getaffinity(0)),
+            threads=params.threads or available,
             worker_id=ctx.worker_id,
             device_uid=self._device_uid,
         )
@@ -86,6 +93,7 @@ class BuildHandler(_Handler):
             YtkError: As :mod:`ytk_kronos.tasks`; UserError ``bad_params``, ``no_manifest``.
         """
         params = _params(ctx, EngineBuildParams)
+        measuring = self._measuring(ctx, params)
         model = await ctx.fetch(_MODEL)
         weights = (await ctx.fetch_all(_WEIGHTS)).get(_WEIGHTS)
         plugins = _pair_up(await ctx.fetch_all(_PLUGINS))
@@ -97,7 +105,7 @@ class BuildHandler(_Handler):
             host_library=host,
             arch=ctx.spec.arch_spec,
             precision=params.precision,
-            measuring=self._measuring(ctx, params),
+            measuring=measuring,
         )
         summary = await ctx.run_task(
             "ytk_kronos.tasks:build_engine", _plain(task), sandbox=_policy(host), blame=_blame(plugins)
@@ -120,11 +128,12 @@ class ProfileHandler(_Handler):
             YtkError: As :mod:`ytk_kronos.tasks`; UserError ``bad_params``.
         """
         params = _params(ctx, EngineProfileParams)
+        measuring = self._measuring(ctx, params)
         bundle = await ctx.fetch(BUNDLE)
         opening = OpenTask(bundle=str(bundle), dest=_UNPACKED)
         await ctx.run_task("ytk_kronos.tasks:open_bundle", _plain(opening), sandbox=None)
         host = await self._host_library(ctx) if (await asyncio.to_thread(read_manifest, bundle)).plugins else None
-        task = RunTask(bundle_dir="in/bundle", host_library=host, measuring=self._measuring(ctx, params))
+        task = RunTask(bundle_dir="in/bundle", host_library=host, measuring=measuring)
         summary = await ctx.run_task(
             "ytk_kronos.tasks:profile_engine",
             _plain(task),
@@ -150,6 +159,7 @@ class VerifyHandler(_Handler):
             YtkError: As :mod:`ytk_kronos.tasks`; UserError ``bad_params``.
         """
         params = _params(ctx, EngineVerifyParams)
+        measuring = self._measuring(ctx, params)
         bundle, reference = await ctx.fetch(BUNDLE), await ctx.fetch(_REFERENCE)
         opening = OpenTask(bundle=str(bundle), dest=_UNPACKED, reference=str(reference))
         await ctx.run_task("ytk_kronos.tasks:open_bundle", _plain(opening), sandbox=None)
@@ -157,7 +167,7 @@ class VerifyHandler(_Handler):
         task = RunTask(
             bundle_dir="in/bundle",
             host_library=host,
-            measuring=self._measuring(ctx, params),
+            measuring=measuring,
             inputs=f"in/{INPUTS}",
         )
         summary = await ctx.run_task(

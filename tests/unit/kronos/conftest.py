@@ -27,8 +27,9 @@ PluginMaker = Callable[..., PluginFile]
 
 
 @pytest.fixture(scope="session")
-def host_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    cache = tmp_path_factory.mktemp("hosts")
+def host_cache() -> Path:
+    """The user's own cache: a compilation takes longer than all tests here, and its key holds every byte it depends on."""
+    cache = hostlib.default_cache_dir()
     hostlib.ensure_host(cache)
     return cache
 

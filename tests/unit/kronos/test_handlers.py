@@ -45,6 +45,13 @@ async def test_unknown_or_wrong_parameters_are_named(tmp_path, params):
     assert "precision" in caught.value.hint
 
 
+@pytest.mark.parametrize("threads", [-1, 10_000])
+async def test_threads_that_the_worker_has_not_are_refused(tmp_path, threads):
+    with pytest.raises(UserError, match=rf"threads is {threads}, this worker has \d+ CPUs") as caught:
+        await run_build(tmp_path, ["model.onnx"], threads=threads)
+    assert caught.value.code == "threads"
+
+
 async def test_a_file_that_is_no_bundle_is_refused(tmp_path):
     paths = {name: tmp_path / name for name in ("engine.tgz", "reference.npz")}
     for path in paths.values():

@@ -105,6 +105,7 @@ def test_a_bundles_measurements_are_complete(bundle):
     flagged = {each.type: each.onnx_nodes for each in profile.layers if each.exec_type == "plugin"}
     assert flagged == {"yasp::Scale": ("scale",), "yasp::Same": ("same",)}
     assert {node for each in profile.layers for node in each.onnx_nodes} == {"matmul", "scale", "same", "relu"}
+    assert not {each.type for each in profile.layers} & {"Input", "Output", "Const"}
     assert profile.gap_ms == pytest.approx(profile.end_to_end_ms - profile.layer_sum_ms)
     assert profile.end_to_end_ms > 0
     row = msgspec.convert(read_json_member(bundle, "benchmark.json"), BenchmarkFile).row

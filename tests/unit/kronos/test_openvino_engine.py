@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import gc
 import threading
 from pathlib import Path
@@ -205,6 +206,29 @@ def test_without_the_force_this_cpu_would_compute_in_bfloat16(engine, arch, opti
     assert largest_error(half, x, want) > 1e-3
 
 
+def test_plugins_work_in_float32_inside_a_bfloat16_engine(engine, plugin, arch, tmp_path):
+    if "bf16" not in engine.precisions(arch):
+        pytest.skip("this CPU has no bfloat16")
+    weights = {name: RNG.standard_normal((16, 16, 3, 3)).astype(np.float32) for name in ("w", "v")}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="conv_1", pads=[1, 1, 1, 1]),
+        custom("Scale", ["a"], ["b"], "scale", scale=0.5),
+        helper.make_node("Conv", ["b", "v"], ["y"], name="conv_2", pads=[1, 1, 1, 1]),
+    ]
+    model = save(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ("N", 16, 9, 9))}, {"y": FLOAT}, weights)
+    options = EngineOptions(arch=arch, precision="bf16", threads=2)
+    built = engine.build(model, [plugin("scale")], options)
+    built.save(tmp_path / "m.blob")
+    x = {"x": RNG.standard_normal((2, 16, 9, 9)).astype(np.float32)}
+    exact = engine.build(model, [plugin("scale")], EngineOptions(arch=arch, threads=2)).run(x)["y"]
+    for loaded in (built, engine.load(tmp_path / "m.blob", [plugin("scale")], options)):
+        kinds = {layer.name: layer.precision for layer in loaded.layers()}
+        assert kinds["conv_1"] == "bf16"
+        assert kinds["scale"] == "f32"
+        error = np.abs(loaded.run(x)["y"] - exact).max() / np.abs(exact).max()
+        assert 1e-5 < error < 3e-2
+
+
 @pytest.mark.parametrize("precision", ["fp16", "int8", "bogus"])
 def test_a_precision_that_cannot_be_done_is_refused_with_what_can(engine, arch, deep_model, precision):
     with pytest.raises(UserError, match=rf"cannot build {precision}.*it can do: fp32") as caught:
@@ -313,6 +337,16 @@ def test_arity_and_attributes_are_compared(engine, plugin, options, tmp_path):
 def test_what_is_no_kernel_library_is_refused(engine, plugin, options, tmp_path, defines, message):
     with pytest.raises(UserError, match=message) as caught:
         engine.build(same_model(tmp_path / "m.onnx"), [plugin("identity", *defines)], options)
+    assert caught.value.code == "bad_plugin"
+
+
+@pytest.mark.parametrize(("name", "version"), [("Other", "1"), ("Same", "2")])
+def test_a_library_that_registers_another_name_than_promised_is_refused(
+    engine, plugin, options, tmp_path, name, version
+):
+    lying = dataclasses.replace(plugin("identity"), name=name, version=version)
+    with pytest.raises(UserError, match=rf"registers yasp::Same 1, its manifest says yasp::{name} {version}") as caught:
+        engine.build(same_model(tmp_path / "m.onnx"), [lying], options)
     assert caught.value.code == "bad_plugin"
 
 

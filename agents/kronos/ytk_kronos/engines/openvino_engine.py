@@ -42,6 +42,7 @@ _DTYPES = {
     "boolean": DType.BOOL,
 }
 _ALIGNMENT = 64
+_NEVER_RUN = frozenset({"Parameter", "Result", "Constant"})
 _EXTERNAL_LAYER = "Reference"  # what OpenVINO calls an operation that only has an evaluate(), as those of extensions
 _HOST_LINE = re.compile(r"\[ytk-host:(library|contract|kernel)\] (.+)")
 _UNSUPPORTED_OPSET = re.compile(r"Cannot create (\S+) layer (\S+) .*from unsupported opset: ytk\.(\S*)")
@@ -134,6 +135,15 @@ class OpenVinoEngine:
         if problem is not None:
             text = problem.decode(errors="replace")
             raise _host_error(text) or ToolkitError(f"the engine host library failed: {text}")
+        library.ytk_host_registered.restype = ctypes.c_char_p
+        for index, plugin in enumerate(plugins):
+            registered = library.ytk_host_registered(index).decode(errors="replace")
+            if registered != f"{plugin.placeholder} {plugin.version}":
+                raise UserError(
+                    f"{plugin.path.name} registers {registered}, its manifest says {plugin.placeholder} {plugin.version}",
+                    code="bad_plugin",
+                    hint="Build it again with `ytk embedded build-plugin`.",
+                )
         core.add_extension(str(self._host_library))
         return core
 
@@ -211,6 +221,7 @@ class OpenVinoLoaded:
         return {
             entry.node_name: LayerClock(ms=entry.real_time.total_seconds() * 1e3, runs=self._runs)
             for entry in self._request.get_profiling_info()
+            if entry.node_type not in _NEVER_RUN
         }
 
     def save(self, path: Path) -> None:

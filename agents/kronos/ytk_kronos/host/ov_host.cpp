@@ -382,4 +382,13 @@ extern "C" YTK_EXPORT const char* ytk_host_load(const char* const* paths, int32_
   }
 }
 
+// What the loaded library of that index really registers, as "<namespace>::<Name> <version>". The text stays valid
+// until the same thread calls again.
+extern "C" YTK_EXPORT const char* ytk_host_registered(int32_t index) {
+  static thread_local std::string text;
+  const KernelLibrary& library = loaded().at(static_cast<size_t>(index))->library;
+  text = library.full_name() + " " + library.table().version;
+  return text.c_str();
+}
+
 OPENVINO_CREATE_EXTENSIONS(extensions());
