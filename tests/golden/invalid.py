@@ -66,10 +66,12 @@ def _generic_json(file: str) -> Iterator[Invalid]:
     yield Invalid(file, "truncated", text[: len(text) // 2], "line")
     yield Invalid(file, "not JSON", b"schema_version: 1\n", "line 1, column 1")
     yield Invalid(file, "not UTF-8", b'{"schema_version": "\xff"}', "byte 20")
-    yield Invalid(file, "NaN", text.replace(b"1", b"NaN", 1), "NaN")
+    version = b'"schema_version": 1'
+    yield Invalid(file, "NaN", text.replace(version, version[:-1] + b"NaN", 1), "NaN")
     yield Invalid(file, "nested bomb", b"[" * 100_000, "nested too deeply")
-    first = b'"schema_version": 1,'
-    yield Invalid(file, "duplicate key", text.replace(first, first + first, 1), "'schema_version' occurs twice")
+    yield Invalid(
+        file, "duplicate key", text.replace(version, version + b"," + version, 1), "'schema_version' occurs twice"
+    )
     yield case("null", None, "NoneType")
     yield case("a string", "schema_version", "str")
     yield case("newer schema", _set(raw, f"{top}schema_version", 2), "schema_version is 2")

@@ -79,6 +79,18 @@ def test_a_wrong_output_that_is_small_everywhere_fails():
     assert not row.ok
 
 
+def test_the_cosine_sees_what_one_large_element_hides():
+    """Every element is within the tolerance that the spike scales, and yet the rest has the wrong sign."""
+    want = np.full(1000, 0.04, np.float32)
+    want[0] = 1
+    got = -want
+    got[0] = 1
+    row = compare("y", got, want, dtype=DType.FLOAT32, precision="int8")
+    assert (row.ok, "outside" in row.note) == (False, False)
+    assert "cosine -0." in row.note
+    assert compare("y", got, want, dtype=DType.FLOAT32, precision="int8", rtol=0.1, atol=0.1).ok
+
+
 def test_rounding_noise_against_zeros_passes_and_a_signal_does_not():
     zeros = np.zeros(5, np.float32)
     assert compare("y", zeros + np.float32(1e-9), zeros, dtype=DType.FLOAT32).ok

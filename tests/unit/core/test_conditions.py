@@ -33,6 +33,13 @@ def test_a_machine_that_says_nothing(tmp_path):
     assert snapshot(cpu=tmp_path, thermal=tmp_path, proc=tmp_path).cpu_mhz == 2500.5
 
 
+def test_a_thermal_zone_that_is_off_is_no_temperature(tmp_path):
+    (tmp_path / "thermal_zone0").mkdir()
+    for milli in ("0", "-274000"):
+        (tmp_path / "thermal_zone0/temp").write_text(milli)
+        assert snapshot(thermal=tmp_path).temperature_c is None
+
+
 def test_this_machine():
     seen = snapshot()
     assert seen.cpus >= 1
