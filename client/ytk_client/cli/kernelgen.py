@@ -117,6 +117,7 @@ def kernelgen_compile(
         params = KernelGenerateParams(config=settings, gpu=str(offer.arch))
         job_spec = JobSpec(
             kind=JobKind.KERNEL_GENERATE,
+            arch_spec=str(offer.arch),
             params=msgspec.to_builtins(params),
             requirements=_requirements(spec.torch_version),
             wall_limit_s=3600.0,

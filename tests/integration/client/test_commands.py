@@ -290,7 +290,7 @@ def test_kernelgen_compile_then_get(ytk, fake, inputs):
     assert Path("sources/Fold.module_source.py").read_bytes() == outputs["bundle.py"]
     assert Path("sources/r.json").read_bytes() == outputs["report.json"]
     (spec,) = fake.specs(JobKind.KERNEL_GENERATE)
-    assert spec.params["gpu"] == files.ARCH
+    assert (spec.arch_spec, spec.params["gpu"]) == (files.ARCH, files.ARCH)
     assert spec.params["config"]["deployment_target"] == "cpu"
     assert spec.requirements == ("torch==2.13.0",)
     result = ytk("kernelgen", "get", "job-1", "-o", "again.py")
