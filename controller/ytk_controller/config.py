@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ytk_controller.jobs.model import Policy
@@ -22,5 +22,5 @@ class Config:
     tokens: tuple[TokenRecord, ...]
     database: str = ""
     artifacts: str = ""
-    policy: Policy = Policy()
+    policy: Policy = field(default_factory=Policy)
     grace_s: float = 5.0

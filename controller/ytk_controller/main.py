@@ -102,7 +102,7 @@ def serve(
         if err.hint:
             click.echo(f"hint: {err.hint}", err=True)
         sys.exit(exit_code_of(err))
-    except Exception:
+    except Exception:  # noqa: BLE001 - the last line of defence: logged with its traceback
         structlog.get_logger(__name__).exception("controller_failed")
         sys.exit(ControllerExit.OURS)
 

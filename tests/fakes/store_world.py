@@ -6,11 +6,13 @@ and what was promised, and compares.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from ytk_controller.jobs import submitting, upkeep, working
 from ytk_controller.jobs.machine import JobMachine, StaleLeaseError
 from ytk_controller.jobs.model import JobRecord, Policy
 from ytk_controller.jobs.submitting import SubmitRequest
@@ -22,9 +24,10 @@ from ytk_core.errors import FailureClass, UserError
 from ytk_core.jobs import Failure, JobKind, JobResult, JobSpec, JobState, Lease, NamedBlob
 from ytk_core.workers import Assignment, Hello, LeaseAction, WorkerDescription
 
-from ytk_controller.jobs import submitting, upkeep, working
-
-POLICY = Policy(lease_s=30, heartbeat_s=5, max_attempts=4, poison_workers=2, backoff_s=2, backoff_cap_s=60)
+# Workers are never forgotten: the world's partitions last for as long as they like.
+POLICY = Policy(
+    worker_memory_s=1e9, lease_s=30, heartbeat_s=5, max_attempts=4, poison_workers=2, backoff_s=2, backoff_cap_s=60
+)
 GENERATE, EVALUATE, BUILD = JobKind.KERNEL_GENERATE, JobKind.KERNEL_EVALUATE, JobKind.PLUGIN_BUILD
 PROFILE = JobKind.ENGINE_PROFILE
 
@@ -121,6 +124,10 @@ class World(RuleBasedStateMachine):
         finally:
             self.store.close()
 
+    @staticmethod
+    def agree(holds: bool, what: str) -> None:
+        assert holds, what
+
     def turn(self, function: Callable[[Turn], object]):
         return self.store.run(lambda tx: function(Turn(tx, self.rules_, "test")))
 
@@ -199,10 +206,8 @@ class World(RuleBasedStateMachine):
             assert not parent_may, "a child of a job that is held was refused"
             return
         except UserError as err:
-            if err.code == "idempotency_conflict":
-                assert self.keys[key][0] != index, "the same submission was called another one"
-            else:
-                assert not parent_may, f"refused: {err}"
+            conflict = err.code == "idempotency_conflict"
+            self.agree(self.keys[key][0] != index if conflict else not parent_may, f"refused: {err}")
             return
         assert parent_may, "a child of a job that is not held was accepted"
         if key and key in self.keys:
@@ -395,8 +400,7 @@ class World(RuleBasedStateMachine):
             self.let_go(worker_id, assignment)
             return
         except UserError as err:
-            assert err.code == "output_missing"
-            assert not upload, "outputs are there"
+            self.agree(err.code == "output_missing" and not upload, f"refused: {err}")
             return
         except Exception as err:
             # A result before the start is the one transition that an agent can get wrong.
@@ -615,7 +619,7 @@ class World(RuleBasedStateMachine):
     def check_history(self, job: JobRecord) -> None:
         states = [step.new for step in job.history]
         assert states[-1] is job.state, "the history does not end in the state"
-        for old, new in zip(states, states[1:], strict=False):
+        for old, new in itertools.pairwise(states):
             assert new in FOLLOWS.get(old, set()), f"{old} -> {new}"
         given = [fence for (job_id, fence) in self.given if job_id == job.id]
         assert job.fence == max(given, default=0)

@@ -4,6 +4,8 @@ A local directory has a path of its own: a verified part becomes a blob by a lin
 through ``pread``, which is faster than obstore's local stream by more than ten times.
 """
 
+# ruff: noqa: D102 - the abstract class documents the methods
+
 from __future__ import annotations
 
 import abc

@@ -75,20 +75,8 @@ class Part:
         self._fd = self._opened()
         try:
             self.length = os.fstat(self._fd).st_size
-            if offset != self.length:
-                raise OffsetError(
-                    f"the upload of {digest} stands at {self.length}, not at {offset}",
-                    code="write_offset",
-                    offset=self.length,
-                    hint="Ask GetWriteStatus and continue from there.",
-                )
-            free = shutil.disk_usage(path.parent).free
-            if size_bytes - self.length > free:
-                raise BoardError(
-                    f"the artifact store has {free} bytes left, the upload needs {size_bytes - self.length}",
-                    code="disk_full",
-                    hint=f"Free space on the file system of {path.parent}.",
-                )
+            self._check_offset(offset)
+            self._check_room()
             self._hash_what_is_there()
         except BaseException:
             os.close(self._fd)
@@ -157,6 +145,24 @@ class Part:
             return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as err:
             raise disk_error(err, self.path) or _disk_failed(self.path, err) from err
+
+    def _check_offset(self, offset: int) -> None:
+        if offset != self.length:
+            raise OffsetError(
+                f"the upload of {self._digest} stands at {self.length}, not at {offset}",
+                code="write_offset",
+                offset=self.length,
+                hint="Ask GetWriteStatus and continue from there.",
+            )
+
+    def _check_room(self) -> None:
+        free = shutil.disk_usage(self.path.parent).free
+        if self._size - self.length > free:
+            raise BoardError(
+                f"the artifact store has {free} bytes left, the upload needs {self._size - self.length}",
+                code="disk_full",
+                hint=f"Free space on the file system of {self.path.parent}.",
+            )
 
     def _drop(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -14,8 +14,8 @@ from ytk_controller.artifacts.blobs import CHUNK_BYTES, BlobStore
 from ytk_controller.artifacts.parts import Part, Parts
 from ytk_controller.store.base import Store, Tx
 
-# Chunks written by one visit to a thread. While it writes these, the next ones arrive: memory stays below three times
-# this, and hashing overlaps with receiving.
+# At most so many chunks are written by one visit to a thread, and so many wait meanwhile: hashing and writing overlap
+# with receiving, and an upload holds less than ten chunks in memory.
 _BATCH = 4
 # A sender that sends nothing for so long is gone; every wait has its deadline.
 _IDLE_LIMIT_S = 60.0
@@ -143,27 +143,35 @@ class ArtifactStore:
 
     @staticmethod
     async def _pump(part: Part, chunks: AsyncIterator[bytes], holder: _Holder) -> None:
+        """Write what comes as it comes: one batch is written while the next one arrives."""
         loop = asyncio.get_running_loop()
-        batch: list[bytes] = []
+        coming: asyncio.Task[bytes | None] | None = _coming(chunks)
         writing: asyncio.Task[None] | None = None
+        batch: list[bytes] = []
         try:
-            while True:
-                chunk = await _next(chunks)
-                holder.last_active = loop.time()
-                if chunk:
-                    batch.append(chunk)
-                if batch and (chunk is None or len(batch) >= _BATCH):
-                    if writing is not None:
-                        await asyncio.shield(writing)
-                    writing = asyncio.create_task(asyncio.to_thread(part.append, batch), name="write-part")
-                    batch = []
-                if chunk is None:
-                    break
-            if writing is not None:
-                await asyncio.shield(writing)
+            while coming is not None or writing is not None:
+                room = coming if len(batch) < _BATCH else None
+                await asyncio.wait([task for task in (room, writing) if task], return_when=asyncio.FIRST_COMPLETED)
+                if writing is not None and writing.done():
+                    writing.result()
+                    writing = None
+                if room is not None and room.done():
+                    holder.last_active = loop.time()
+                    chunk = room.result()
+                    coming = None if chunk is None else _coming(chunks)
+                    if chunk:
+                        batch.append(chunk)
+                if batch and writing is None:
+                    writing, batch = _writing(part, batch), []
         finally:
-            if writing is not None and not writing.done():
-                await asyncio.wait({writing})  # the thread still uses the file
+            # Also after a cut: what came is kept, and no thread may still use the file when it is closed.
+            if coming is not None:
+                coming.cancel()
+                await asyncio.wait({coming})
+            if writing is not None:
+                await asyncio.wait({writing})
+            if batch and (writing is None or writing.exception() is None):
+                await asyncio.wait({_writing(part, batch)})
 
     async def _record(self, present: dict[str, int], missing: list[str]) -> None:
         blobs = [NamedBlob(name="", digest=digest, size_bytes=size) for digest, size in present.items()]
@@ -177,6 +185,14 @@ class ArtifactStore:
                 tx.drop_blobs(missing)
 
         await self._store.arun(record)
+
+
+def _coming(chunks: AsyncIterator[bytes]) -> asyncio.Task[bytes | None]:
+    return asyncio.create_task(_next(chunks), name="next-chunk")
+
+
+def _writing(part: Part, batch: list[bytes]) -> asyncio.Task[None]:
+    return asyncio.create_task(asyncio.to_thread(part.append, batch), name="write-part")
 
 
 async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:

@@ -28,7 +28,7 @@ class ErrorInterceptor(Around):
         except YtkError as err:
             status = to_status(err)
             await context.abort(status.code, status.details, status.trailing)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a bug of ours; logged with its traceback, the caller learns no more
             _log.exception("unexpected_error", method=call.method)
             public = ToolkitError("the controller failed on this call", hint="Its log has the traceback; report it.")
             status = to_status(public)

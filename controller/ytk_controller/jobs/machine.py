@@ -76,7 +76,9 @@ class Machine(Protocol):
 
     def __init__(self, job: JobRecord, policy: Policy) -> None: ...
 
-    def handle(self, event: Event) -> tuple[Command, ...]: ...
+    def handle(self, event: Event) -> tuple[Command, ...]:
+        """Apply an event; give what has to be done now."""
+        ...
 
 
 def queued(

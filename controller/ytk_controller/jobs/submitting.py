@@ -196,9 +196,9 @@ def _join(turn: Turn, key: str, spec: JobSpec, submission: Submission) -> Submit
             continue
         submission = msgspec.structs.replace(submission, job_id=job.id, joined=True)
         event = Joined(now=turn.now, cause_id=turn.cause_id, submission=submission, priority=spec.priority)
-        job = turn.apply(job, event)
+        joined = turn.apply(job, event)
         turn.tx.add_submission(submission)
-        return SubmitAnswer(job=job, submission_id=submission.id, joined=True)
+        return SubmitAnswer(job=joined, submission_id=submission.id, joined=True)
     return None
 
 

@@ -25,8 +25,10 @@ from ytk_controller.jobs.turn import Turn
 from ytk_controller.scheduling.scheduler import Assigned, FreeWorker, Round
 from ytk_controller.store.base import QueuePosition, WorkerRecord
 
-PAGE = 256
-"""Jobs that the dispatcher reads at once; it stops as soon as nobody is free."""
+# The dispatcher reads the head of the queue, and more only while somebody is still free: with other controllers on the
+# database, what it reads is locked for them.
+_FIRST_PAGE_PER_SLOT = 4
+_MAX_PAGE = 512
 
 
 class SessionReplacedError(BoardError):
@@ -130,13 +132,16 @@ def dispatch(turn: Turn, free: Collection[FreeWorker]) -> list[tuple[Assigned, A
     around = Round.begin(ready, live, turn.tx.held_devices())
     after: QueuePosition | None = None
     jobs: dict[str, JobRecord] = {}
+    limit = _FIRST_PAGE_PER_SLOT * sum(len(one.claim_ids) for one in ready)
     while not around.full:
-        page = turn.tx.queue_page(kinds=kinds, after=after, limit=PAGE)
+        limit = min(limit, _MAX_PAGE)
+        page = turn.tx.queue_page(kinds=kinds, after=after, limit=limit)
         jobs.update((job.id, job) for job in page)
         around.give(page)
-        if len(page) < PAGE:
+        if len(page) < limit:
             break
         after = QueuePosition(page[-1].spec.priority, page[-1].seq)
+        limit *= 4
     return [(given, _claim(turn, jobs[given.job_id], given)) for given in around.assigned]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-MIGRATIONS = Path(__file__).parent / "migrations"
+MIGRATIONS = Path(__file__).parents[1] / "migrations"
 
 
 def upgrade(connection: sa.Connection) -> None:

@@ -4,6 +4,8 @@ Row locks (``FOR UPDATE``, ``SKIP LOCKED``) are what several controllers on one 
 and its dialect leaves them out.
 """
 
+# ruff: noqa: D102 - the abstract class documents the methods
+
 from __future__ import annotations
 
 from collections.abc import Callable, Collection

@@ -119,24 +119,24 @@ class SqliteStore(Store):
         return group, False
 
     def _commit(self, connection: sa.Connection, group: list[_Work]) -> None:
-        answers: list[tuple[Future[Any], Any, BaseException | None]] = []
+        running = [work for work in group if work.future.set_running_or_notify_cancel()]
+        answers: list[tuple[Any, BaseException | None]]
         try:
             with connection.begin():
-                for work in group:
-                    if work.future.set_running_or_notify_cancel():
-                        answers.append((work.future, *self._run(connection, work)))
-        except (sa.exc.SQLAlchemyError, sqlite3.Error) as err:
+                answers = [self._run(connection, work) for work in running]
+        except Exception as err:  # noqa: BLE001 - nobody would ever hear from a writer that died
             # Nothing of the group happened. Each caller hears so and may try again.
+            _roll_back(connection)
             failure = BoardError(
                 f"the database did not commit: {err}", code="database", hint="Check the disk of the state directory."
             )
             failure.__cause__ = err
-            answers = [(future, None, failure) for future, *_ in answers]
-        for future, value, error in answers:
+            answers = [(None, failure)] * len(running)
+        for work, (value, error) in zip(running, answers, strict=True):
             if error is None:
-                future.set_result(value)
+                work.future.set_result(value)
             else:
-                future.set_exception(error)
+                work.future.set_exception(error)
 
     def _run(self, connection: sa.Connection, work: _Work) -> tuple[Any, BaseException | None]:
         savepoint = connection.begin_nested()
@@ -166,6 +166,13 @@ def _engine(path: Path | None) -> sa.Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
+
+
+def _roll_back(connection: sa.Connection) -> None:
+    # After a COMMIT that failed (a full disk), SQLite's transaction is still open, and SQLAlchemy's is not.
+    driver = connection.connection.driver_connection
+    if isinstance(driver, sqlite3.Connection) and driver.in_transaction:
+        driver.rollback()
 
 
 def _take_lock(path: Path) -> int:

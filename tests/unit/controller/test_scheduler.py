@@ -128,6 +128,6 @@ def test_pages_add_up_and_order_does_not_matter(workers, jobs, page, order) -> N
     assert len(claims) == len(set(claims))
     # Nothing was left that somebody could still have taken.
     given = {one.job_id for one in whole}
-    rest = schedule([one for one in turn.free.values()], [one for one in jobs if one.id not in given],
+    rest = schedule(turn.free.values(), [one for one in jobs if one.id not in given],
                     turn.busy_devices, live=[one.worker for one in workers])  # fmt: skip
     assert rest == []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import sqlalchemy as sa
 from fakes.store_world import World
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -19,10 +20,13 @@ from ytk_controller.jobs.machine import JobMachine
 from ytk_controller.jobs.model import Policy
 from ytk_controller.jobs.turn import Turn
 from ytk_controller.scheduling.scheduler import Round, matches
+from ytk_controller.store import tables
+from ytk_controller.store.base import Store
 from ytk_controller.store.memory import MemoryStore
 from ytk_controller.store.sqlite import SqliteStore
 
 # YTK_STATEFUL_EXAMPLES=2000 is the nightly sweep.
+POSTGRES_URL = os.environ.get("YTK_TEST_POSTGRES_URL", "")
 EXAMPLES = int(os.environ.get("YTK_STATEFUL_EXAMPLES", "0"))
 
 
@@ -63,12 +67,28 @@ class SqliteWorld(World):
             shutil.rmtree(self.directory)
 
 
+class PostgresWorld(World):
+    def make_store(self, clock: Callable[[], float]) -> Store:
+        from ytk_controller.store.postgres import PostgresStore
+
+        store = PostgresStore(POSTGRES_URL, clock)
+        with store._engine.begin() as connection:
+            for table in reversed(tables.metadata.sorted_tables):
+                connection.execute(sa.delete(table))
+        return store
+
+
 def test_the_machine_holds_in_memory() -> None:
     run_state_machine_as_test(MemoryWorld, settings=_settings(150))
 
 
 def test_the_machine_holds_in_sqlite() -> None:
     run_state_machine_as_test(SqliteWorld, settings=_settings(12))
+
+
+@pytest.mark.skipif(not POSTGRES_URL, reason="YTK_TEST_POSTGRES_URL names no server")
+def test_the_machine_holds_in_postgres() -> None:
+    run_state_machine_as_test(PostgresWorld, settings=_settings(12))
 
 
 # ---- seeded faults: each is a bug that somebody could write --------------------------------------------------------
@@ -186,7 +206,7 @@ def _round(free, live):
 
 
 def _is_seen(world: type[World]) -> None:
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - an assertion of the world, or what the store refuses
+    with pytest.raises(Exception) as caught:
         run_state_machine_as_test(world, settings=_settings(400, shrink=False))
     assert "Flaky" not in type(caught.value).__name__
 
