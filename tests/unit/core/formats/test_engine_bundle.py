@@ -38,7 +38,7 @@ def _no_prefix(names) -> bool:
 
 @given(st.dictionaries(NAMES, st.binary(max_size=3000), max_size=6).filter(_no_prefix))
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 def test_round_trip_and_determinism(tmp_path_factory, contents):
     directory = tmp_path_factory.mktemp("bundle")

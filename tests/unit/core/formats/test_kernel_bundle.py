@@ -26,7 +26,7 @@ AWKWARD = st.sampled_from(['"""', "'''", "\\", '"', "'", "\r\n", "\r", '\\"', "{
     st.lists(st.one_of(TEXT, AWKWARD), max_size=6).map("".join),
     st.lists(st.one_of(TEXT, AWKWARD), max_size=6).map("".join),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_text_round_trips(header, tail):
     bundle = KernelBundle(header=header, source="int fold_launch(...);" + tail, meta=metas.fold())
     text = render_bundle(bundle)

@@ -19,7 +19,7 @@ NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 
 @given(st.dictionaries(NAMES, hnp.arrays(DTYPES, SHAPES), max_size=5))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_round_trip(tmp_path, arrays):
     path = tmp_path / "w.npz"
     spans = write_weights(path, arrays)
