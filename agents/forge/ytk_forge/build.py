@@ -16,6 +16,7 @@ from ytk_core.formats.kernel_bundle import KernelBundle, bundle_digest, read_bun
 from ytk_core.formats.plugin_manifest import PluginManifest, make_manifest, write_plugin_manifest
 from ytk_core.formats.plugin_meta import DeploymentTarget, PluginMeta
 from ytk_core.sandbox import SandboxMode
+from ytk_core.signing import SigningKey, sign_manifest
 
 from ytk_forge.audit import AUDIT_VERSION, audit, raise_on_failure
 from ytk_forge.cache import FILES, LOG, MANIFEST, PLUGIN, BuildCache, cache_key
@@ -33,6 +34,7 @@ def build_plugin(
     *,
     toolchains: Sequence[Toolchain] | None = None,
     log: Callable[[str], None] | None = None,
+    signing_key: SigningKey | None = None,
 ) -> PluginManifest:
     """Build the plugin library of a kernel bundle for an arch spec.
 
@@ -47,6 +49,7 @@ def build_plugin(
         sandbox_mode: "optional" builds without a sandbox where none works.
         toolchains: Instead of the shipped toolchain files.
         log: Gets the build's log text as it comes.
+        signing_key: Signs the manifest; None leaves it unsigned. Cached builds are kept unsigned and signed here too.
 
     Raises:
         UserError: No toolchain for the arch spec ("unknown_arch"); the bundle is for another kind of target
@@ -70,8 +73,7 @@ def build_plugin(
         entry, manifest = hit
         emit((entry / LOG).read_text(encoding="utf-8"))
         emit(f"# from the cache: {key}\n")
-        _deliver(entry, out_dir)
-        return manifest
+        return _deliver(entry, manifest, out_dir, signing_key)
     with tempfile.TemporaryDirectory(prefix="ytk-forge-") as directory:
         built = Path(directory) / "built"
         built.mkdir()
@@ -79,8 +81,7 @@ def build_plugin(
             bundle, arch, toolchain, compiler, flags, work=Path(directory), built=built, mode=sandbox_mode, log=emit
         )
         cache.put(key, built)
-        _deliver(built, out_dir)
-    return manifest
+        return _deliver(built, manifest, out_dir, signing_key)
 
 
 def check_target(meta: PluginMeta, arch: ArchSpec) -> None:
@@ -182,12 +183,17 @@ def _key(bundle: KernelBundle, arch: ArchSpec, toolchain: Toolchain, compiler: C
     )
 
 
-def _deliver(source: Path, out_dir: Path) -> None:
+def _deliver(source: Path, manifest: PluginManifest, out_dir: Path, signing_key: SigningKey | None) -> PluginManifest:
     """Copy the results; the manifest last, so that whoever sees it sees the library."""
     out_dir.mkdir(parents=True, exist_ok=True)
-    for name in sorted(FILES, key=lambda file: file == MANIFEST):
-        with atomic_write(out_dir / name) as stream:
-            stream.write((source / name).read_bytes())
+    for name in FILES:
+        if name != MANIFEST:
+            with atomic_write(out_dir / name) as stream:
+                stream.write((source / name).read_bytes())
+    if signing_key is not None:
+        manifest = sign_manifest(manifest, signing_key)
+    write_plugin_manifest(out_dir / MANIFEST, manifest)
+    return manifest
 
 
 def _discard(_text: str) -> None:

@@ -140,6 +140,7 @@ def _show_toolchain(row: dict[str, Any], tried: bool) -> None:
     help="The .so to write; its manifest goes beside it.",
 )
 @click.option("--cache-dir", type=click.Path(path_type=Path), help="Keep and reuse builds here.")
+@click.option("--signing-key", type=click.Path(path_type=Path), help="Sign the manifest with this private key.")
 @_toolchain_dir
 @_sandbox
 @_debug
@@ -149,15 +150,19 @@ def build(
     arch_spec: str,
     library: Path,
     cache_dir: Path | None,
+    signing_key: Path | None,
     toolchain_dirs: Sequence[Path],
     sandbox: SandboxMode,
 ) -> None:
     """Build and audit the plugin library of a kernel BUNDLE on this machine."""
+    from ytk_core.signing import load_key
+
     from ytk_forge.build import build_plugin
     from ytk_forge.cache import MANIFEST, PLUGIN
     from ytk_forge.toolchain import load_toolchains
 
     arch = ArchSpec.parse(arch_spec)
+    signer = load_key(signing_key) if signing_key else None
     with tempfile.TemporaryDirectory(prefix="ytk-forge-build-") as directory:
         out = Path(directory) / "out"
         manifest = build_plugin(
@@ -168,6 +173,7 @@ def build(
             sandbox,
             toolchains=load_toolchains(toolchain_dirs),
             log=lambda text: click.echo(text, err=True, nl=False),
+            signing_key=signer,
         )
         # The manifest last: whoever sees it sees the library.
         for source, destination in ((PLUGIN, library), (MANIFEST, library.with_name(library.name + SUFFIX))):
@@ -179,9 +185,29 @@ def build(
 
 
 @click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@_debug
+@reports_errors
+def key(path: Path) -> None:
+    """Print the public key that belongs to the signing key in the file PATH; make the key if there is none.
+
+    The line goes into the trusted keys of those who load what this Forge builds.
+    """
+    from ytk_core.signing import load_or_create_key
+
+    public = load_or_create_key(path).public
+    click.echo(f"{public} {public.key_id}")
+
+
+@click.command()
 @click.argument("library", type=click.Path(path_type=Path))
 @click.option("--manifest", type=click.Path(path_type=Path), help="Its manifest; default: the one beside it.")
 @click.option("-a", "--arch", "arch_spec", help="Audit for this arch spec instead of the manifest's.")
+@click.option(
+    "--trusted-keys",
+    type=click.Path(path_type=Path),
+    help="File of public keys: the manifest must be signed by one of them, before anything is loaded.",
+)
 @_toolchain_dir
 @_output
 @_sandbox
@@ -191,17 +217,23 @@ def check(
     library: Path,
     manifest: Path | None,
     arch_spec: str | None,
+    trusted_keys: Path | None,
     toolchain_dirs: Sequence[Path],
     form: str,
     sandbox: SandboxMode,
 ) -> None:
     """Audit a plugin LIBRARY again and compare it with its manifest. Exit code 1 where a check fails."""
+    from ytk_core.signing import read_trusted_keys, verify_manifest
+
     from ytk_forge.check import check_library, read_manifest_for
     from ytk_forge.toolchain import load_toolchains
 
+    claimed = read_manifest_for(library, manifest)
+    if trusted_keys:
+        verify_manifest(claimed, library, read_trusted_keys(trusted_keys))
     results = check_library(
         library,
-        read_manifest_for(library, manifest),
+        claimed,
         toolchains=load_toolchains(toolchain_dirs),
         arch=ArchSpec.parse(arch_spec) if arch_spec else None,
         mode=sandbox,

@@ -19,8 +19,18 @@ class BuildHandler:
 
     kinds = frozenset({JobKind.PLUGIN_BUILD})
 
-    def __init__(self, cache_dir: Path, toolchain_dirs: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, cache_dir: Path, toolchain_dirs: Sequence[Path] = (), *, signing_key: Path | None = None
+    ) -> None:
+        """Take paths only: the key is read in the trusted child that signs.
+
+        Args:
+            cache_dir: Finished builds.
+            toolchain_dirs: Before the shipped toolchain files.
+            signing_key: File of the private key; None leaves manifests unsigned.
+        """
         self._cache_dir = cache_dir
+        self._signing_key = signing_key
         self._toolchain_dirs = tuple(toolchain_dirs)
 
     async def run(self, ctx: JobContext) -> JobResult:
@@ -43,6 +53,7 @@ class BuildHandler:
             cache_dir=str(self._cache_dir),
             sandbox_mode=ctx.sandbox_mode,
             toolchain_dirs=tuple(map(str, self._toolchain_dirs)),
+            signing_key=str(self._signing_key) if self._signing_key else None,
         )
         summary = await ctx.run_task("ytk_forge.tasks:build", msgspec.to_builtins(task), sandbox=None)
         outputs = await ctx.publish({name: ctx.workdir / task.out_dir / name for name in FILES})

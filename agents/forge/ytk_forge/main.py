@@ -20,13 +20,24 @@ from ytk_forge import cli
 _log = structlog.get_logger(__name__)
 
 ROLE = "forge"
+SIGNING_KEY = "signing_key.pem"
+"""In the agent's state directory, where no path is given."""
 
 
 def make_handlers(settings: AgentSettings) -> Sequence[JobHandler]:
-    """Give the one handler; finished builds are kept below the agent's state directory."""
+    """Give the one handler; finished builds and the signing key are kept below the agent's state directory.
+
+    Raises:
+        UserError: The signing key is no key, or others may read it.
+    """
+    from ytk_core.signing import load_or_create_key
+
     from ytk_forge.handler import BuildHandler
 
-    return [BuildHandler(settings.state_dir / "builds", _toolchain_dirs(settings))]
+    path = _key_path(settings)
+    key = load_or_create_key(path)
+    _log.info("signing_key", key_id=key.public.key_id, public_key=str(key.public), path=str(path))
+    return [BuildHandler(settings.state_dir / "builds", _toolchain_dirs(settings), signing_key=path)]
 
 
 def describe(settings: AgentSettings) -> WorkerFacts:
@@ -55,7 +66,15 @@ def describe(settings: AgentSettings) -> WorkerFacts:
         raise NotAvailableError(
             msg, code="no_toolchain", hint="Install what is missing; `ytk-forge toolchains` lists it."
         )
+    from ytk_core.signing import load_or_create_key
+
+    capabilities.append(f"signing_key=={load_or_create_key(_key_path(settings)).public.key_id}")
     return WorkerFacts(arch_specs=tuple(arch_specs), capabilities=tuple(capabilities), device_name="; ".join(banners))
+
+
+def _key_path(settings: AgentSettings) -> Path:
+    named: Path | None = settings.extra.get("signing_key")
+    return named or settings.state_dir / SIGNING_KEY
 
 
 def _toolchain_dirs(settings: AgentSettings) -> tuple[Path, ...]:
@@ -89,7 +108,12 @@ main.add_command(
                 envvar="YTK_FORGE_TOOLCHAINS",
                 type=click.Path(path_type=Path),
                 help="Directory of toolchain files; they come before the shipped ones. Repeatable.",
-            )
+            ),
+            click.Option(
+                ["--signing-key"],
+                type=click.Path(path_type=Path),
+                help=f"Private key that signs manifests; made if absent. Default: {SIGNING_KEY} in the state directory.",
+            ),
         ],
         # A compiler fills a core for seconds; other agents of the machine measure on the rest.
         default_slots=max(1, (os.cpu_count() or 1) // 2),
@@ -100,6 +124,7 @@ main.add_command(
 main.add_command(cli.toolchains)
 main.add_command(cli.build)
 main.add_command(cli.check)
+main.add_command(cli.key)
 
 if __name__ == "__main__":
     main()

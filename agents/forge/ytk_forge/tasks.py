@@ -10,6 +10,7 @@ import msgspec
 from ytk_core.agent.tasks import report_progress
 from ytk_core.archspec import ArchSpec
 from ytk_core.sandbox import SandboxMode
+from ytk_core.signing import load_key
 
 from ytk_forge.build import build_plugin
 from ytk_forge.toolchain import load_toolchains
@@ -24,13 +25,16 @@ class BuildTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     sandbox_mode: SandboxMode
     out_dir: str = "out"
     toolchain_dirs: tuple[str, ...] = ()
+    signing_key: str | None = None
+    """Path of the private key; None: the manifest is not signed."""
 
 
 def build(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     """Build a plugin; ``task`` is a :class:`BuildTask`.
 
     Returns:
-        The job's summary: name, namespace, version, digest and size of the library, toolchain, names of the checks.
+        The job's summary: name, namespace, version, digest and size of the library, toolchain, names of the checks, what only
+        the target can tell, id of the key that signed it.
     """
     wanted = msgspec.convert(task, BuildTask)
     report_progress(0.0, "building")
@@ -43,6 +47,7 @@ def build(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         wanted.sandbox_mode,
         toolchains=load_toolchains([Path(entry) for entry in wanted.toolchain_dirs]),
         log=_say,
+        signing_key=load_key(Path(wanted.signing_key)) if wanted.signing_key else None,
     )
     report_progress(1.0, "built")
     return {
@@ -54,6 +59,8 @@ def build(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         "so_bytes": (out_dir / "plugin.so").stat().st_size,
         "toolchain": manifest.toolchain,
         "checks": [check.name for check in manifest.checks],
+        "unverified": [] if isinstance(manifest.unverified, msgspec.UnsetType) else list(manifest.unverified),
+        "signed_by": None if isinstance(manifest.signature, msgspec.UnsetType) else manifest.signature.key_id,
     }
 
 

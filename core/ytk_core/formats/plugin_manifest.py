@@ -28,8 +28,19 @@ class CheckResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     fix: str = ""
 
 
+class ManifestSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Who vouches for a manifest; made and checked by :mod:`ytk_core.signing`. ``value``: base64."""
+
+    algorithm: str
+    key_id: str
+    value: str
+
+
 class PluginManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One built plugin. ``toolchain``: the toolchain file's id; ``tools``: tool name to version."""
+    """One built plugin. ``toolchain``: the toolchain file's id; ``tools``: tool name to version.
+
+    A field that is UNSET is absent from the file.
+    """
 
     schema_version: int = SCHEMA_VERSION
     arch_spec: str
@@ -40,6 +51,9 @@ class PluginManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     toolchain: str
     tools: dict[str, str]
     checks: tuple[CheckResult, ...]
+    unverified: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What no check could see on the machine that built it, a sentence each: only the target can tell."""
+    signature: ManifestSignature | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def ok(self) -> bool:
@@ -74,6 +88,7 @@ def make_manifest(
     toolchain: str,
     tools: dict[str, str],
     checks: Sequence[CheckResult],
+    unverified: Sequence[str] = (),
 ) -> PluginManifest:
     """Put a manifest together; the meta's digest is computed."""
     return PluginManifest(
@@ -85,6 +100,7 @@ def make_manifest(
         toolchain=toolchain,
         tools=dict(sorted(tools.items())),
         checks=tuple(checks),
+        unverified=tuple(unverified) or msgspec.UNSET,
     )
 
 

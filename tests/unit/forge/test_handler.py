@@ -14,12 +14,13 @@ from ytk_core.errors import CandidateError, UserError
 from ytk_core.formats.kernel_bundle import render_bundle
 from ytk_core.formats.plugin_manifest import read_plugin_manifest
 from ytk_core.jobs import JobKind, JobSpec
+from ytk_core.signing import load_or_create_key, verify_manifest
 from ytk_forge.handler import BuildHandler
 
 
 @pytest.fixture
 def run(tmp_path, cache_dir, arch, mode):
-    async def body(bundle, *, arch_spec=str(arch), params=None, name="source"):
+    async def body(bundle, *, arch_spec=str(arch), params=None, name="source", signing_key=None):
         source = tmp_path / "kernel.py"
         source.write_text(render_bundle(bundle))
         workdir = tmp_path / "work"
@@ -27,7 +28,12 @@ def run(tmp_path, cache_dir, arch, mode):
         lines: list[str] = []
         spec = JobSpec(kind=JobKind.PLUGIN_BUILD, arch_spec=arch_spec, params=params or {})
         outcome = await run_job_locally(
-            BuildHandler(cache_dir), spec, {name: source}, workdir, sandbox_mode=mode, log=lines.append
+            BuildHandler(cache_dir, signing_key=signing_key),
+            spec,
+            {name: source},
+            workdir,
+            sandbox_mode=mode,
+            log=lines.append,
         )
         return outcome, "".join(lines)
 
@@ -43,6 +49,15 @@ async def test_outputs_summary_and_log(run, arch):
     assert (summary["namespace"], summary["name"], summary["arch_spec"]) == ("yasp", "Col2im", str(arch))
     assert summary["so_digest"] == manifest.so_digest
     assert "# audit shape: ok" in log
+
+
+async def test_the_manifest_is_signed_also_when_the_build_was_cached(run, tmp_path):
+    key = load_or_create_key(tmp_path / "key.pem")
+    outcome, log = await run(bundles.fold(), signing_key=tmp_path / "key.pem")
+    assert "from the cache" in log, "the first test of this file built it without a key"
+    manifest = read_plugin_manifest(outcome.outputs["manifest.json"])
+    assert verify_manifest(manifest, outcome.outputs["plugin.so"], [key.public]) == key.public
+    assert outcome.result.summary["signed_by"] == key.public.key_id
 
 
 async def test_a_candidates_fault_keeps_its_class_and_code(run):

@@ -8,6 +8,7 @@ from ytk_core.agent.main import AgentSettings
 from ytk_core.archspec import host_arch_specs
 from ytk_core.errors import ExitCode, NotAvailableError
 from ytk_core.jobs import JobKind
+from ytk_core.signing import load_key, read_trusted_keys
 from ytk_forge.main import describe, main, make_handlers
 
 
@@ -37,6 +38,19 @@ def test_refuses_to_start_without_a_compiler(tmp_path, monkeypatch):
     with pytest.raises(NotAvailableError) as caught:
         describe(settings(tmp_path))
     assert "apt-get install g++" in caught.value.message
+
+
+def test_makes_its_signing_key_once_and_advertises_it(tmp_path):
+    make_handlers(settings(tmp_path))
+    key = load_key(tmp_path / "signing_key.pem")
+    assert f"signing_key=={key.public.key_id}" in describe(settings(tmp_path)).capabilities
+
+
+def test_key_command_prints_the_line_for_trusted_keys(tmp_path):
+    result = CliRunner().invoke(main, ["key", str(tmp_path / "k.pem")])
+    assert result.exit_code == 0
+    (tmp_path / "trusted").write_text(result.output)
+    assert read_trusted_keys(tmp_path / "trusted") == (load_key(tmp_path / "k.pem").public,)
 
 
 def test_takes_plugin_builds_only(tmp_path):
