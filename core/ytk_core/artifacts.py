@@ -31,7 +31,8 @@ from ytk_core.digests import PREFIX, check_digest, digest_file
 from ytk_core.errors import BoardError, UserError, YtkError
 from ytk_core.files import disk_error
 from ytk_core.jobs import NamedBlob
-from ytk_core.rpc_errors import OffsetError, from_rpc_error
+from ytk_core.rpc_errors import OffsetError, being_cancelled, cancelled_by_peer, from_rpc_error
+from ytk_core.together import together
 
 Progress = Callable[[int, int], None]
 """Takes bytes done and bytes in all; may be called from another thread than the caller's."""
@@ -174,13 +175,7 @@ class ArtifactClient:
                 outgoing = _Upload(*files[digest], meter)
                 await tenacity.AsyncRetrying(**outgoing.moves.policy)(self._send, outgoing)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for digest in missing:
-                    group.create_task(upload(digest), name=f"upload-{digest[-8:]}")
-        except ExceptionGroup as several:
-            # One cause is enough for the caller, who handles errors and not groups of them.
-            raise several.exceptions[0] from several
+        await together(*map(upload, missing))
         return blobs
 
     async def download(
@@ -409,6 +404,10 @@ def _batches(digests: list[str]) -> Iterator[list[str]]:
 def _translated() -> Iterator[None]:
     try:
         yield
+    except asyncio.CancelledError as err:
+        if being_cancelled():
+            raise
+        raise cancelled_by_peer() from err
     except grpc.RpcError as err:
         raise from_rpc_error(err) from err
 

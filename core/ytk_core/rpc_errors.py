@@ -5,6 +5,7 @@ Peers branch on ``code`` from the metadata, never on the message. The details te
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, NamedTuple
 
 import grpc
@@ -153,6 +154,21 @@ def from_rpc_error(err: grpc.RpcError, *, peer: str = "the controller") -> YtkEr
             )
         case _:
             return ToolkitError(f"{peer} failed with {status.name}: {details}")
+
+
+def being_cancelled() -> bool:
+    """Whether the current task was told to stop.
+
+    grpc.aio raises ``asyncio.CancelledError`` also where the *peer* ended the call with CANCELLED (a server that stops
+    does): who catches it has to ask.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def cancelled_by_peer() -> BoardError:
+    """Give the error for a call that ended with CancelledError while nobody cancelled us."""
+    return BoardError("the controller cancelled the call", code="unavailable", hint="It may be restarting: try again.")
 
 
 def _wire_of(err: grpc.RpcError) -> _Wire | None:

@@ -99,7 +99,7 @@ class Attempt:
         sending = asyncio.create_task(self._joblog.run(), name="job-log")
         try:
             outcome = await self._work_if_wanted()
-            await self._joblog.flush()
+            await self._joblog.finish()
             await self._commit(outcome)
         finally:
             sending.cancel()
@@ -133,9 +133,9 @@ class Attempt:
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work})
+        if self._cancelled and (work.cancelled() or work.exception() is not None):
+            return None  # an error on the way out of a cancelled job is not its outcome
         if work.cancelled():
-            if self._cancelled:
-                return None
             return Failure(failure_class=FailureClass.OURS, code="internal", message="the handler cancelled itself")
         err = work.exception()
         if err is None:

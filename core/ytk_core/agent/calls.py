@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ import tenacity
 from ytk_proto.v1 import agents_pb2_grpc, jobs_pb2_grpc
 
 from ytk_core.errors import YtkError
-from ytk_core.rpc_errors import from_rpc_error
+from ytk_core.rpc_errors import being_cancelled, cancelled_by_peer, from_rpc_error
 
 T = TypeVar("T")
 
@@ -42,6 +43,10 @@ async def once(call: Callable[[], Awaitable[T]]) -> T:
     """Make a call; a failure is raised as the YtkError that it carries."""
     try:
         return await call()
+    except asyncio.CancelledError as err:
+        if being_cancelled():
+            raise
+        raise cancelled_by_peer() from err
     except grpc.RpcError as err:
         raise from_rpc_error(err) from err
 

@@ -15,6 +15,7 @@ from ytk_core.agent.calls import BACKOFF, CALL_DEADLINE_S, Stubs, once, transien
 from ytk_core.errors import YtkError
 from ytk_core.jobs import Lease
 from ytk_core.rpc_errors import OffsetError
+from ytk_core.together import together
 
 _log = structlog.get_logger(__name__)
 
@@ -60,7 +61,8 @@ class JobLog:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._progress: tuple[float, str] | None = None
+        self._progress: tuple[float, str] = (0.0, "")
+        self._progressed = asyncio.Event()
 
     def write(self, chunk: bytes) -> None:
         """Queue log bytes."""
@@ -69,33 +71,36 @@ class JobLog:
         if self._total >= self._max_total_bytes or self._pending_bytes + len(chunk) > self._max_pending_bytes:
             self._dropped += len(chunk)
             return
-        if self._dropped:
-            self._queue(f"\n[{self._dropped} bytes of log were dropped here]\n".encode())
-            self._dropped = 0
+        self._say_dropped()
         self._queue(chunk)
 
     def progress(self, fraction: float, note: str) -> None:
         """Queue progress; only the latest is sent."""
         self._progress = (min(max(fraction, 0.0), 1.0), note)
-        self._wake.set()
+        self._progressed.set()
 
     async def run(self) -> None:
         """Send for as long as the attempt lasts; ends only by cancellation."""
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._send_log(), name="send-log")
-                group.create_task(self._send_progress(), name="send-progress")
+            await together(self._send_log(), self._send_progress())
         finally:
             # Nobody sends any more: nobody may wait for it.
             self._refused = True
             self._idle.set()
 
+    async def finish(self) -> None:
+        """Say what is missing at the end, and wait as :meth:`flush` does."""
+        self._say_dropped()
+        await self.flush()
+
     async def flush(self) -> None:
         """Wait until everything queued was sent, or the controller refused the log."""
-        if self._dropped:
+        await self._idle.wait()
+
+    def _say_dropped(self) -> None:
+        if self._dropped and not self._refused:
             self._queue(f"\n[{self._dropped} bytes of log were dropped here]\n".encode())
             self._dropped = 0
-        await self._idle.wait()
 
     def _queue(self, chunk: bytes) -> None:
         for start in range(0, len(chunk), _CHUNK_BYTES):
@@ -159,11 +164,12 @@ class JobLog:
 
     async def _send_progress(self) -> None:
         while True:
-            if self._progress is not None:
-                (fraction, note), self._progress = self._progress, None
-                request = pb.ReportProgressRequest(lease=self._lease, fraction=fraction, note=note)
-                try:
-                    await once(functools.partial(self._stubs.agents.ReportProgress, request, timeout=CALL_DEADLINE_S))
-                except YtkError as err:  # the next report, or the job's end, says it anyway
-                    _log.debug("progress_not_reported", code=err.code)
+            await self._progressed.wait()
+            self._progressed.clear()
+            fraction, note = self._progress
+            request = pb.ReportProgressRequest(lease=self._lease, fraction=fraction, note=note)
+            try:
+                await once(functools.partial(self._stubs.agents.ReportProgress, request, timeout=CALL_DEADLINE_S))
+            except YtkError as err:  # the next report, or the job's end, says it anyway
+                _log.debug("progress_not_reported", code=err.code)
             await asyncio.sleep(_PROGRESS_EVERY_S)

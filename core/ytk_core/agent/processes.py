@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -68,17 +69,16 @@ def daemons(pids: list[int]) -> list[int]:
     return [pid for pid in pids if pid in alive and alive[pid].session not in alive]
 
 
-def kill_all(find: Callable[[], list[int]], rounds: int = 5) -> None:
-    """Kill what ``find`` gives until it gives nothing; a process may fork while it is being looked for."""
-    for _ in range(rounds):
-        pids = find()
-        if not pids:
-            return
+def kill_all(find: Callable[[], list[int]], within_s: float = 5.0) -> None:
+    """Kill what ``find`` gives until it gives nothing: a process may fork meanwhile, and dying takes a moment."""
+    deadline = time.monotonic() + within_s
+    while (pids := find()) and time.monotonic() < deadline:
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 continue
+        time.sleep(0.002)
 
 
 def disk_usage(directories: tuple[Path, ...]) -> int:

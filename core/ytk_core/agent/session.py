@@ -15,10 +15,11 @@ import structlog
 import tenacity
 
 from ytk_core import convert
-from ytk_core.agent.calls import Stubs
+from ytk_core.agent.calls import Stubs, once
 from ytk_core.errors import BoardError, UserError, YtkError
 from ytk_core.jobs import Lease
 from ytk_core.rpc_errors import from_rpc_error
+from ytk_core.together import together
 from ytk_core.workers import (
     PROTOCOL_VERSION,
     AgentMessage,
@@ -202,14 +203,12 @@ class AgentSession:
         for claim_id in self._claims:  # not answered yet, or the answer was lost: the same id gives the same job
             outbox.put_nowait(Claim(claim_id=claim_id))
         heart = _Heart(max(welcome.heartbeat_interval_s, _MIN_HEARTBEAT_S), self._policy.silent_intervals)
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._write_all(call, outbox), name="session-writer")
-                group.create_task(self._beat(outbox, heart), name="session-heartbeat")
-                group.create_task(self._read_all(call, heart), name="session-reader")
-                group.create_task(self._until_stopped(), name="session-stop")
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from several
+        await together(
+            self._write_all(call, outbox),
+            self._beat(outbox, heart),
+            self._read_all(call, heart),
+            self._until_stopped(),
+        )
 
     async def _write_all(self, call: Any, outbox: asyncio.Queue[AgentMessage]) -> None:
         while True:
@@ -301,18 +300,13 @@ class _Heart:
 
 async def _write(call: Any, message: AgentMessage) -> None:
     try:
-        await call.write(convert.agent_message_to_pb(message))
+        await once(lambda: call.write(convert.agent_message_to_pb(message)))
     except asyncio.InvalidStateError:
         raise await _ended(call) from None
-    except grpc.RpcError as err:
-        raise from_rpc_error(err) from err
 
 
 async def _read(call: Any) -> ControllerMessage | None:
-    try:
-        answer = await call.read()
-    except grpc.RpcError as err:
-        raise from_rpc_error(err) from err
+    answer = await once(call.read)
     if answer is grpc.aio.EOF:
         raise await _ended(call)
     return convert.controller_message_from_pb(answer)
