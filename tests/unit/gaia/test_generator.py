@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
+import msgspec
 import pytest
 
 torch = pytest.importorskip("torch", reason="the generator needs torch (extra gaia-generator)")
@@ -18,13 +20,12 @@ from ytk_core.abi import include_dir
 from ytk_core.archspec import ArchSpec
 from ytk_core.cpu_build import cxx_flags
 from ytk_core.dtypes import ONNX_NUMBER, DType
-from ytk_core.errors import UserError
+from ytk_core.errors import FormatError, UserError
 from ytk_gaia.generator import inductor_adapter, region_input, strategies
 from ytk_gaia.generator.cpp_printer import runtime_header
-from ytk_gaia.generator.emit_cpp import Border, EmittedKernel, emit
+from ytk_gaia.generator.emit_cpp import EmittedKernel, emit
 from ytk_gaia.generator.lowering import LoweringPlan, lower
-from ytk_gaia.generator.rewrites import col2im
-from ytk_gaia.generator.schedules import SCHEDULES
+from ytk_gaia.generator.schedules import SCHEDULES, Schedule, Vector
 
 pytestmark = [
     pytest.mark.torch,
@@ -142,6 +143,7 @@ REGIONS: dict[str, Any] = {
     "cdist": lambda: (Call(torch.cdist), (r(5, 7), r(6, 7))),
 }
 
+RECOMPUTED = {"grid5d", "layernorm_gelu", "bicubic", "concat"}
 RELATIVE = {torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float64: 1e-12}
 
 
@@ -184,6 +186,7 @@ class Library:
     """A compiled kernel."""
 
     handle: ctypes.CDLL
+    number: int
     kernel: EmittedKernel
 
     def launch(self, inputs, outputs, threads=2, workspace_bytes=None, size=ctypes.sizeof(CContext)):
@@ -194,24 +197,25 @@ class Library:
         context = CContext(size, 1, None, 0, 0, start, room, None, threads, 0)
         ins = (CTensor * max(1, len(inputs)))(*map(as_c, inputs))
         outs = (CTensor * max(1, len(outputs)))(*map(as_c, outputs))
-        return self.handle.ytk_launch(ctypes.byref(context), ins, len(inputs), outs, len(outputs))
+        launch = getattr(self.handle, f"ytk_launch_{self.number}")
+        return launch(ctypes.byref(context), ins, len(inputs), outs, len(outputs))
 
 
 def compile_kernels(kernels, tmp_path):
-    """Compile several kernels in one run of the compiler each, and load them."""
-    libraries = []
+    """Compile several kernels in one run of the compiler, each under a name of its own, and load them."""
+    source, library = tmp_path / "k.cpp", tmp_path / "k.so"
+    text = f'#include "ytk_kernel.h"\n{runtime_header()}\n'
     for count, kernel in enumerate(kernels):
-        source, library = tmp_path / f"k{count}.cpp", tmp_path / f"k{count}.so"
-        source.write_text(f'#include "ytk_kernel.h"\n{runtime_header()}\n{kernel.source}')
-        # -O1: these tests are about what is computed, not how fast; the hidden symbol is made visible for ctypes.
-        flags = [*cxx_flags(ArchSpec.parse(ARCH)), "-fvisibility=default", "-O1", "-Wall", "-Wextra", "-Werror"]
-        done = subprocess.run(
-            ["g++", *flags, "-I", str(include_dir()), str(source), "-o", str(library)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[:2000]
-        libraries.append(Library(ctypes.CDLL(str(library)), kernel))
-    return libraries
+        renamed = kernel.source.replace("ytk_launch", f"ytk_launch_{count}").replace("ytk_workspace", f"ytk_workspace_{count}")
+        text += f"namespace kernel{count} {{\n{renamed}\n}}\n"
+    source.write_text(text)
+    # -O1: these tests are about what is computed, not how fast; the hidden symbols are made visible for ctypes.
+    flags = [*cxx_flags(ArchSpec.parse(ARCH)), "-fvisibility=default", "-O1", "-Wall", "-Wextra", "-Werror"]
+    command = ["g++", *flags, "-I", str(include_dir()), str(source), "-o", str(library)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:2000]
+    handle = ctypes.CDLL(str(library))
+    return [Library(handle, count, kernel) for count, kernel in enumerate(kernels)]
 
 
 def export(module, args):
@@ -234,18 +238,25 @@ def assert_matches(got, expected):
         assert torch.allclose(g.double(), e.double(), rtol=0, atol=limit, equal_nan=True)
 
 
-def kernels_of(module, args, schedules=SCHEDULES, plans=None):
+def bound(module, args):
     program = export(module, args)
-    region = region_input.bind(program, region_input.derive_spec(program, "region"))
-    operators = strategies.region_operators(program)
-    chosen = plans or [p for s in strategies.REGISTRY.values() for p in s.plans(operators)]
+    return region_input.bind(program, region_input.derive_spec(program, "region"))
+
+
+def plans_of(region, names):
+    operators = strategies.region_operators(region.program)
+    return [p for s in strategies.REGISTRY.values() for p in s.plans(operators) if p.name in names]
+
+
+def kernels_of(region, plans=("base", "gather"), schedules=(SCHEDULES[1],)):
+    """Emit every plan of the region, lowered once each, with every schedule."""
     kernels = {}
-    for plan in chosen:
-        lowered = lower(program, plan)
+    for plan in plans_of(region, plans):
+        lowered = lower(region.program, plan)
         for schedule in schedules:
             kernel = emit(lowered, region.border, schedule)
             kernels.setdefault(kernel.source, kernel)
-    return region, list(kernels.values())
+    return list(kernels.values())
 
 
 def test_every_private_symbol_exists():
@@ -260,10 +271,6 @@ def test_a_missing_private_symbol_is_named(monkeypatch):
 
 
 def test_no_other_module_of_gaia_names_private_torch():
-    package = include_dir  # any function of ours: only its file system matters here
-    assert package
-    from importlib import resources
-
     root = resources.files("ytk_gaia")
     offenders = []
     for folder in ("generator", "generator/rewrites", "evaluator", "."):
@@ -274,15 +281,151 @@ def test_no_other_module_of_gaia_names_private_torch():
     assert offenders == []
 
 
-@pytest.mark.parametrize("name", REGIONS)
-def test_generated_kernel_matches_torch(name, tmp_path):
-    torch.manual_seed(7)
-    module, args = REGIONS[name]()
-    with torch.no_grad():
-        expected = torch.utils._pytree.tree_leaves(module.eval()(*args))
-    # Two unlike schedules here; all of them on the regions below.
-    region, kernels = kernels_of(module, args, (SCHEDULES[0], SCHEDULES[1]))
+def check_kernels(region, kernels, expected, tmp_path):
     for library in compile_kernels(kernels, tmp_path):
         got = outputs_like(expected)
         assert library.launch([t.contiguous() for t in region.examples], got) == 0
         assert_matches(got, expected)
+
+
+def run_torch(module, args):
+    with torch.no_grad():
+        return torch.utils._pytree.tree_leaves(module.eval()(*args))
+
+
+@pytest.mark.parametrize("name", REGIONS)
+def test_generated_kernel_matches_torch(name, tmp_path):
+    torch.manual_seed(7)
+    module, args = REGIONS[name]()
+    region = bound(module, args)
+    # Lowering costs a second each: recomputation is tried where it changes most.
+    plans = ("base", "gather", "recompute") if name in RECOMPUTED else ("base", "gather")
+    check_kernels(region, kernels_of(region, plans), run_torch(module, args), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["layernorm_gelu", "conv_transposed", "sort", "several_outputs"])
+def test_every_schedule_gives_the_same_answer(name, tmp_path):
+    torch.manual_seed(8)
+    module, args = REGIONS[name]()
+    region = bound(module, args)
+    kernels = kernels_of(region, ("base",), (*SCHEDULES, Schedule(1, Vector.SCALAR)))
+    check_kernels(region, kernels, run_torch(module, args), tmp_path)
+
+
+def test_large_loops_run_in_parallel_and_agree_with_one_thread(tmp_path):
+    torch.manual_seed(9)
+    module, args = Call(lambda x, w: (torch.softmax(x, -1) @ w, x.sort(-1)[0])), (r(200, 150), r(150, 90))
+    region = bound(module, args)
+    kernels = kernels_of(region, ("base",), (SCHEDULES[0], SCHEDULES[1]))
+    assert all("#pragma omp parallel for" in k.source for k in kernels)
+    for library in compile_kernels(kernels, tmp_path):
+        results = []
+        for threads in (1, 2, 3):
+            got = outputs_like(run_torch(module, args))
+            assert library.launch(args, got, threads=threads) == 0
+            results.append(got)
+        assert_matches(results[0], run_torch(module, args))
+        for other in results[1:]:
+            assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_fold_is_offered_as_scatter_and_as_gather():
+    region = bound(*REGIONS["fold"]())
+    arch = ArchSpec.parse(ARCH)
+    kernels, refusals = strategies.generate_candidates(region, ["loops", "rewrites"], arch, 64)
+    assert refusals == []
+    by_plan = {k.plan.name: k for k in kernels}
+    assert set(by_plan) == {"base", "gather"}  # "recompute" gives the same text as "base" here
+    assert by_plan["gather"].kernel.nests < by_plan["base"].kernel.nests
+    assert len({k.id for k in kernels}) == len(kernels)
+    limited, _ = strategies.generate_candidates(region, ["loops", "rewrites"], arch, 2)
+    assert {k.plan.name for k in limited} == {"base", "gather"}
+
+
+def one_kernel(region):
+    return emit(lower(region.program, LoweringPlan("base", "loops")), region.border, SCHEDULES[0])
+
+
+def test_the_launcher_checks_its_arguments(tmp_path):
+    module, args = Call(lambda x, y: (x @ y).softmax(-1)), (r(4, 6), r(6, 5))
+    (library,) = compile_kernels([one_kernel(bound(module, args))], tmp_path)
+    out = [torch.zeros(4, 5)]
+    assert library.kernel.fixed_workspace_bytes > 0
+    assert library.launch(args, out) == 0
+    assert library.launch(args[:1], out) == 1
+    assert library.launch(args, [*out, out[0]]) == 1
+    assert library.launch([args[0].double(), args[1]], out) == 2
+    assert library.launch([args[0], args[1].reshape(5, 6)], out) == 3
+    assert library.launch([args[0].reshape(4, 6, 1), args[1]], out) == 3
+    assert library.launch(args, [torch.zeros(5, 4)]) == 3
+    assert library.launch(args, out, workspace_bytes=library.kernel.fixed_workspace_bytes - 1) == 6
+    assert library.launch(args, out, size=8) == 8
+
+
+def test_an_index_out_of_range_stays_inside_the_tensor(tmp_path):
+    module, args = Call(F.embedding), (torch.tensor([0, 3]), r(4, 2))
+    (library,) = compile_kernels([one_kernel(bound(module, args))], tmp_path)
+    out = [torch.zeros(2, 2)]
+    hostile = torch.tensor([10**12, -(10**12)])
+    # Clamped, since a kernel cannot raise: it must not read elsewhere.
+    assert library.launch([hostile, args[1]], out) == 0
+    assert torch.equal(out[0], torch.stack([args[1][3], args[1][0]]))
+
+
+def test_weights_are_inputs_where_the_region_spec_says_so_and_baked_elsewhere(tmp_path):
+    torch.manual_seed(10)
+    module, args = nn.Linear(6, 4), (r(3, 6),)
+    program = export(module, args)
+    derived = region_input.derive_spec(program, "linear")
+    assert [t.role.value for t in derived.inputs] == ["parameter", "parameter", "activation"]
+    only_activation = msgspec.structs.replace(derived, inputs=derived.inputs[2:])
+    region = region_input.bind(program, only_activation)
+    assert len(region.border.baked) == 2
+    (library,) = compile_kernels([one_kernel(region)], tmp_path)
+    expected = run_torch(module, args)
+    got = outputs_like(expected)
+    assert library.launch(args, got) == 0
+    assert_matches(got, expected)
+
+
+def test_a_region_spec_that_does_not_fit_is_refused():
+    program = export(nn.Linear(6, 4), (r(3, 6),))
+    derived = region_input.derive_spec(program, "linear")
+    wrong_shape = msgspec.structs.replace(derived.inputs[2], shape=(3, 7))
+    with pytest.raises(FormatError, match="input 2"):
+        region_input.bind(program, msgspec.structs.replace(derived, inputs=(*derived.inputs[:2], wrong_shape)))
+    with pytest.raises(FormatError, match="outputs"):
+        region_input.bind(program, msgspec.structs.replace(derived, outputs=derived.outputs * 2))
+    dynamic = msgspec.structs.replace(derived.inputs[2], dynamic_axes=(0,))
+    with pytest.raises(UserError, match="dynamic"):
+        region_input.bind(program, msgspec.structs.replace(derived, inputs=(*derived.inputs[:2], dynamic)))
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "word"),
+    [
+        (torch.linalg.inv, lambda: (r(3, 3),), "linalg"),
+        (lambda x: torch.fft.rfft(x).abs(), lambda: (r(4, 8),), "fft"),
+    ],
+)
+def test_a_region_without_a_kernel_form_names_its_operators(function, args, word):
+    region = bound(Call(function), args())
+    with pytest.raises(UserError, match=word) as caught:
+        strategies.generate_candidates(region, ["loops", "rewrites"], ArchSpec.parse(ARCH), 4)
+    assert caught.value.code == "no_strategy"
+    assert caught.value.hint
+
+
+def test_a_region_that_writes_to_its_state_is_refused():
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(3))
+
+        def forward(self, x):
+            self.count.add_(1)
+            return x + self.count
+
+    region = bound(Counter(), (r(3),))
+    with pytest.raises(UserError, match="a write to 'count'"):
+        strategies.generate_candidates(region, ["loops"], ArchSpec.parse(ARCH), 4)

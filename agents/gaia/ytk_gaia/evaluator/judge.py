@@ -11,6 +11,7 @@ import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -155,6 +156,28 @@ def _prepare(track: _Track, text: str, task: Task, arch: ArchSpec, directory: Pa
         track.log = track.built.log
         first = next((line for line in track.built.log.splitlines() if "error" in line), track.built.log[:200])
         track.end(Verdict.COMPILE_ERROR, first)
+
+
+def _prepare_all(
+    tracks: Sequence[_Track],
+    candidates: Mapping[str, str],
+    task: Task,
+    arch: ArchSpec,
+    workdir: Path,
+    mode: SandboxMode,
+    deadline: float,
+) -> None:
+    """Check and compile; side by side, since nothing is measured yet."""
+
+    def prepare(track: _Track) -> None:
+        if time.monotonic() > deadline:
+            track.end(Verdict.NO_EVIDENCE, "not built within the budget")
+        else:
+            _prepare(track, candidates[track.id], task, arch, workdir / "build" / track.id, mode)
+
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        for _ in pool.map(prepare, tracks):
+            pass  # map raises here what a thread raised
 
 
 # ---- one process -----------------------------------------------------------------------------------------------------
@@ -327,13 +350,11 @@ def evaluate(
     tracks = [_Track(name) for name in candidates]
     tests = self_test(task)
     passing = [f"{name} {what}" for name, what in tests.items() if what.startswith("passes")]
-    for track in tracks:
-        if passing:
+    if passing:
+        for track in tracks:
             track.end(Verdict.NO_EVIDENCE, f"the task proves nothing: {'; '.join(passing)}")
-        elif time.monotonic() > deadline:
-            track.end(Verdict.NO_EVIDENCE, "not built within the budget")
-        else:
-            _prepare(track, candidates[track.id], task, arch, workdir / "build" / track.id, options.mode)
+    else:
+        _prepare_all(tracks, candidates, task, arch, workdir, options.mode, deadline)
     clock, notes = _Clock(0, 0), list(task.spec.notes)
     like = next((parse_bundle(candidates[t.id], t.id) for t in tracks if t.running), None)
     if like is not None:

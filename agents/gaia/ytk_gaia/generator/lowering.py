@@ -147,6 +147,19 @@ def _contiguous_placeholders(module: torch.fx.GraphModule) -> list[Any]:
     return values
 
 
+def _side_effects(program: torch.export.ExportedProgram) -> list[str]:
+    """Name what a program does besides giving its outputs: tensors it writes to, operators it calls for their effect."""
+    found = {
+        f"a write to {spec.target!r}"
+        for spec in program.graph_signature.output_specs
+        if spec.kind.name not in {"USER_OUTPUT", "TOKEN"}
+    }
+    for node in program.graph.nodes:
+        if node.op == "call_function" and "with_effects" in str(node.target):
+            found.add(str(node.args[1]))
+    return sorted(found)
+
+
 def _library_calls(graph: Any) -> list[str]:
     found = set()
     for op in graph.operations:
@@ -171,9 +184,9 @@ def lower(program: torch.export.ExportedProgram, plan: LoweringPlan) -> LoweredR
         CannotLowerError: An operator has no loop form, or the region writes to one of its inputs.
     """
     decomposed = decompose(program, plan)
-    kinds = {spec.kind.name for spec in decomposed.graph_signature.output_specs}
-    if kinds - {"USER_OUTPUT"}:
-        raise CannotLowerError(sorted(f"output of kind {kind}" for kind in kinds - {"USER_OUTPUT"}))
+    effects = _side_effects(decomposed)
+    if effects:
+        raise CannotLowerError(effects)
     module = decomposed.graph_module
     values = _contiguous_placeholders(module)
     table = {**LOOP_LOWERINGS, **plan.lowerings}
