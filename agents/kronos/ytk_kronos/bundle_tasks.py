@@ -92,7 +92,7 @@ def assemble_bundle(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     spec = decode(task, BuildTask)
     arch = ArchSpec.parse(spec.arch)
     members = _left_behind(workdir / OUT, workdir, (*_MEASURED, engine_files.LOG_MEMBER, engine_files.ENGINE_MEMBER))
-    conditions = engine_files.read_benchmark(members[engine_files.BENCHMARK_MEMBER]).conditions
+    taken = engine_files.read_benchmark(members[engine_files.BENCHMARK_MEMBER])
     entries: list[PluginEntry] = []
     for index, each in enumerate(spec.plugins):
         plugin = checks.check_plugin(workdir / each.file, workdir / each.manifest, arch)
@@ -114,11 +114,11 @@ def assemble_bundle(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         npz_digest=digest_file(workdir / spec.weights) if spec.weights else None,
         plugins=tuple(entries),
         flags={"threads": spec.measuring.threads},
-        conditions=conditions,
+        conditions=taken.conditions,
         device_uid=spec.measuring.device_uid,
     )
     write_engine_bundle(workdir / BUNDLE, manifest, members)
-    return {"plugins": [msgspec.to_builtins(entry) for entry in entries]}
+    return _summary(taken) | {"plugins": [msgspec.to_builtins(entry) for entry in entries]}
 
 
 def reassemble_bundle(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
@@ -136,15 +136,15 @@ def reassemble_bundle(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     root = workdir / spec.bundle_dir
     manifest = read_manifest(workdir / spec.bundle)
     fresh = _left_behind(workdir / spec.fresh, workdir, _MEASURED)
-    conditions = engine_files.read_benchmark(fresh[engine_files.BENCHMARK_MEMBER]).conditions
+    taken = engine_files.read_benchmark(fresh[engine_files.BENCHMARK_MEMBER])
     manifest = msgspec.structs.replace(
         manifest,
-        conditions=conditions,
-        device_uid=conditions.device_uid,
-        flags=manifest.flags | {"threads": conditions.threads},
+        conditions=taken.conditions,
+        device_uid=taken.conditions.device_uid,
+        flags=manifest.flags | {"threads": taken.conditions.threads},
     )
     write_engine_bundle(workdir / BUNDLE, manifest, {entry.name: root / entry.name for entry in manifest.files} | fresh)
-    return {"plugins": [msgspec.to_builtins(entry) for entry in manifest.plugins]}
+    return _summary(taken) | {"plugins": [msgspec.to_builtins(entry) for entry in manifest.plugins]}
 
 
 def verify_outputs(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
@@ -179,7 +179,15 @@ def verify_outputs(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     )
     write_verify_report(workdir / VERIFY, report)
     failed = sum(not output.ok for output in report.outputs)
-    return {"ok": report.ok, "outputs": len(report.outputs), "failed": failed}
+    return _summary(ran.benchmark) | {"ok": report.ok, "outputs": len(report.outputs), "failed": failed}
+
+
+def _summary(taken: engine_files.BenchmarkFile) -> dict[str, Any]:
+    return {
+        "benchmark": msgspec.to_builtins(taken.row),
+        "stable": taken.conditions.stable,
+        "reason": taken.conditions.reason,
+    }
 
 
 def _judge(

@@ -67,7 +67,7 @@ def build_engine(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         # The profile is of the engine file, loaded again: what ships is what is shown.
         opened = Opened(engine=engine, engine_file=engine_file, plugins=plugins, options=options, layers=layers)
         _write_measured(opened, row, spec.measuring, out, log)
-    return _summary(row)
+    return {}
 
 
 def profile_engine(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def profile_engine(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         log(f"loading with {opened.engine.name} {opened.engine.version} for {opened.options.arch}")
         row = _benchmark(opened.load(layer_times=False), spec.measuring, opened.engine, spec.name, log)
         _write_measured(opened, row, spec.measuring, out, log)
-    return _summary(row)
+    return {}
 
 
 def run_samples(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def run_samples(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         plugins=layer_names.plugin_uses(mapped, opened.layers.plugin_nodes),
     )
     codec.write_json(out / RUN, ran)
-    return _summary(row)
+    return {}
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------
@@ -219,7 +219,10 @@ def _benchmark(
     log: Callable[[str], None],
     inputs: Arrays | None = None,
 ) -> BenchmarkFile:
-    inputs = measure.sample_inputs(loaded.inputs) if inputs is None else inputs
+    if inputs is None:
+        inputs, extent = measure.usable_inputs(loaded)
+        if extent is not None:
+            log(f"dynamic axes are measured at the extent {extent}")
     taken = measure.benchmark(loaded, inputs, _plan(measuring, engine), name)
     row = taken.row
     log(
@@ -239,7 +242,7 @@ def _write_measured(
     layers = opened.layers
     mapped = layer_names.map_layers(loaded.layers(), layers.onnx_names, layers.plugin_nodes)
     layer_names.check_plugins_used(mapped, layers.plugin_nodes)
-    inputs = measure.sample_inputs(loaded.inputs)
+    inputs, _ = measure.usable_inputs(loaded)
     profile = measure.profile(loaded, mapped, inputs, _plan(measuring, opened.engine))
     log(
         f"profile: {len(profile.layers)} layers, end to end {profile.end_to_end_ms:.3f} ms, "
@@ -248,14 +251,6 @@ def _write_measured(
     codec.write_json(out / engine_files.LAYERS_MEMBER, msgspec.structs.replace(layers, layers=mapped))
     codec.write_json(out / engine_files.BENCHMARK_MEMBER, row)
     codec.write_json(out / engine_files.PROFILE_MEMBER, profile)
-
-
-def _summary(taken: BenchmarkFile) -> dict[str, Any]:
-    return {
-        "benchmark": msgspec.to_builtins(taken.row),
-        "stable": taken.conditions.stable,
-        "reason": taken.conditions.reason,
-    }
 
 
 def _read_samples(path: Path) -> list[dict[str, np.ndarray[Any, Any]]]:

@@ -107,13 +107,11 @@ class BuildHandler(_Handler):
             precision=params.precision,
             measuring=measuring,
         )
-        summary = await ctx.run_task(
-            "ytk_kronos.tasks:build_engine", _plain(task), sandbox=_policy(host), blame=_blame(plugins)
-        )
+        await ctx.run_task("ytk_kronos.tasks:build_engine", _plain(task), sandbox=_policy(host), blame=_blame(plugins))
         ctx.progress(0.9, "writing the engine bundle")
-        entries = await ctx.run_task("ytk_kronos.tasks:assemble_bundle", _plain(task), sandbox=None)
+        summary = await ctx.run_task("ytk_kronos.tasks:assemble_bundle", _plain(task), sandbox=None)
         outputs = await ctx.publish({BUNDLE: ctx.workdir / BUNDLE})
-        return JobResult(outputs=outputs, summary=_measured(summary) | entries)
+        return JobResult(outputs=outputs, summary=summary)
 
 
 class ProfileHandler(_Handler):
@@ -134,7 +132,7 @@ class ProfileHandler(_Handler):
         await ctx.run_task("ytk_kronos.tasks:open_bundle", _plain(opening), sandbox=None)
         host = await self._host_library(ctx) if (await asyncio.to_thread(read_manifest, bundle)).plugins else None
         task = RunTask(bundle_dir="in/bundle", host_library=host, measuring=measuring)
-        summary = await ctx.run_task(
+        await ctx.run_task(
             "ytk_kronos.tasks:profile_engine",
             _plain(task),
             sandbox=_policy(host),
@@ -142,9 +140,9 @@ class ProfileHandler(_Handler):
             subdir=_CONFINED,
         )
         again = ReassembleTask(bundle=str(bundle), bundle_dir=_UNPACKED, fresh=f"{_CONFINED}/{OUT}")
-        entries = await ctx.run_task("ytk_kronos.tasks:reassemble_bundle", _plain(again), sandbox=None)
+        summary = await ctx.run_task("ytk_kronos.tasks:reassemble_bundle", _plain(again), sandbox=None)
         outputs = await ctx.publish({BUNDLE: ctx.workdir / BUNDLE})
-        return JobResult(outputs=outputs, summary=_measured(summary) | entries)
+        return JobResult(outputs=outputs, summary=summary)
 
 
 class VerifyHandler(_Handler):
@@ -170,7 +168,7 @@ class VerifyHandler(_Handler):
             measuring=measuring,
             inputs=f"in/{INPUTS}",
         )
-        summary = await ctx.run_task(
+        await ctx.run_task(
             "ytk_kronos.tasks:run_samples", _plain(task), sandbox=_policy(host), blame=_blame(host), subdir=_CONFINED
         )
         ctx.progress(0.9, "comparing")
@@ -181,9 +179,9 @@ class VerifyHandler(_Handler):
             rtol=params.rtol,
             atol=params.atol,
         )
-        verdict = await ctx.run_task("ytk_kronos.tasks:verify_outputs", _plain(judging), sandbox=None)
+        summary = await ctx.run_task("ytk_kronos.tasks:verify_outputs", _plain(judging), sandbox=None)
         outputs = await ctx.publish({VERIFY: ctx.workdir / VERIFY})
-        return JobResult(outputs=outputs, summary=_measured(summary) | verdict)
+        return JobResult(outputs=outputs, summary=summary)
 
 
 def _params(ctx: JobContext, kind: type[Params]) -> Params:
@@ -227,11 +225,6 @@ def _policy(host_library: str | None) -> SandboxPolicy:
 def _blame(plugins: object) -> FailureClass:
     """A crash is the kernel's if there is one; else the engine's, which is ours to choose."""
     return FailureClass.CANDIDATES if plugins else FailureClass.OURS
-
-
-def _measured(summary: dict[str, Any]) -> dict[str, Any]:
-    """Take what a sandboxed task said into a job's summary, and only what it is expected to say."""
-    return {key: summary[key] for key in ("benchmark", "stable", "reason") if key in summary}
 
 
 def _plain(task: msgspec.Struct) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from ytk_core.conditions import Conditions, Drift, Snapshot, make_conditions, snapshot
 from ytk_core.dtypes import DType, float32_to_bfloat16, storage_dtype
-from ytk_core.errors import UserError
+from ytk_core.errors import CandidateError, UserError, YtkError
 from ytk_core.formats.benchmark import BenchmarkRow, LayerTime
 from ytk_core.formats.reference import TensorInfo
 
@@ -18,6 +18,8 @@ from ytk_kronos.engine_files import PLUGIN_EXEC_TYPE, BenchmarkFile, Layer, Prof
 from ytk_kronos.engines.base import Arrays, LayerClock, LoadedEngine
 
 _MAX_RUNS = 1_000_000
+# Tried for dynamic axes where no inputs are given: a batch of one first, then what images and sequences need at least.
+_EXTENTS = (1, 8, 32, 64, 128, 224, 512)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,16 +150,41 @@ def _conditions(plan: Plan, before: Snapshot, drift: Drift | None) -> Conditions
     )
 
 
-def sample_inputs(infos: Sequence[TensorInfo], seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+def usable_inputs(loaded: LoadedEngine) -> tuple[dict[str, np.ndarray[Any, Any]], int | None]:
+    """Make inputs that the engine really runs with: the first of a few extents for its dynamic axes that it accepts.
+
+    Returns:
+        The inputs, and the extent; None if no input has a dynamic axis.
+
+    Raises:
+        UserError: It accepts none; the error is that of the first extent.
+        CandidateError: As above, where a plugin refused.
+    """
+    if all(extent is not None for info in loaded.inputs for extent in info.shape):
+        return sample_inputs(loaded.inputs), None
+    first: YtkError | None = None
+    for extent in _EXTENTS:
+        inputs = sample_inputs(loaded.inputs, extent)
+        try:
+            loaded.run(inputs)
+        except (UserError, CandidateError) as err:
+            first = first or err
+        else:
+            return inputs, extent
+    assert first is not None
+    raise first
+
+
+def sample_inputs(infos: Sequence[TensorInfo], extent: int = 1, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
     """Make inputs for measuring where there are none: the same ones for the same engine.
 
     Floats are standard normal, booleans are mixed, integers are zero: the one value that is a valid index into everything.
-    A dynamic extent is 1.
+    Dynamic axes get ``extent``.
     """
     rng = np.random.default_rng(seed)
     made: dict[str, np.ndarray[Any, Any]] = {}
     for info in infos:
-        shape = tuple(1 if extent is None else extent for extent in info.shape)
+        shape = tuple(extent if known is None else known for known in info.shape)
         if info.dtype is DType.BFLOAT16:
             made[info.name] = float32_to_bfloat16(rng.standard_normal(shape, dtype=np.float32))
         elif info.dtype is DType.BOOL:

@@ -12,14 +12,18 @@ from fakes.kronos_models import FLOAT, custom, save_with_npz
 from fakes.kronos_plugins import delivered, same_meta, scale_meta
 from onnx import helper
 from ytk_core import sandbox
+from ytk_core.agent.local import run_job_locally
 from ytk_core.archspec import ArchSpec
 from ytk_core.dtypes import DType
 from ytk_core.errors import CandidateError, UserError
 from ytk_core.formats.engine_bundle import read_json_member, read_manifest
 from ytk_core.formats.reference import Reference, Sample, TensorInfo, write_reference
-from ytk_core.jobs import EngineBuildParams, EngineProfileParams, EngineVerifyParams
+from ytk_core.formats.verify_report import read_verify_report
+from ytk_core.jobs import EngineBuildParams, EngineProfileParams, EngineVerifyParams, JobKind, JobSpec
 from ytk_kronos import checks, library
 from ytk_kronos.engine_files import BenchmarkFile, LayersFile, ProfileFile
+from ytk_kronos.handlers import VerifyHandler
+from ytk_kronos.tasks import verify_outputs
 
 QUICK = EngineBuildParams(iterations=5, warmup=2, threads=1)
 QUICK_VERIFY = EngineVerifyParams(iterations=3, warmup=1, threads=1)
@@ -140,6 +144,35 @@ def test_verify_accepts_right_outputs(bundle, host_cache, tmp_path):
     assert report.benchmark is not None
     assert report.benchmark.iterations == 3
     assert report.bundle_digest == checks.digest_file(bundle)
+
+
+async def test_a_jobs_summary_is_what_the_judge_saw(bundle, host_cache, tmp_path):
+    files = {"engine.tgz": bundle, "reference.npz": make_reference(tmp_path / "r.npz", error=0.05)}
+    (tmp_path / "work").mkdir()
+    spec = JobSpec(kind=JobKind.ENGINE_VERIFY, params=msgspec.to_builtins(QUICK_VERIFY), measuring=True)
+    handler = VerifyHandler(host_cache, "cpu:7")
+    outcome = await run_job_locally(handler, spec, files, tmp_path / "work", log=print)
+    summary = outcome.result.summary
+    assert (summary["ok"], summary["outputs"], summary["failed"]) == (False, 3, 1)
+    assert summary["benchmark"]["iterations"] == 3
+    report = read_verify_report(outcome.outputs["verify.json"])
+    assert report.conditions is not None
+    assert report.conditions.device_uid == "cpu:7"
+    assert report.conditions.stable == summary["stable"]
+
+
+@pytest.mark.parametrize("name", ["run.json", "outputs.npz"])
+def test_the_judge_follows_no_link_that_a_kernel_may_have_left(bundle, tmp_path, name):
+    reference = make_reference(tmp_path / "r.npz")
+    work = tmp_path / "work"
+    (work / "out").mkdir(parents=True)
+    for each in ("run.json", "outputs.npz"):
+        (work / "out" / each).write_bytes(b"{}")
+    (work / "out" / name).unlink()
+    (work / "out" / name).symlink_to(reference)
+    task = {"bundle": str(bundle), "reference": str(reference), "results": "out"}
+    with pytest.raises(CandidateError, match="is a link out of the job's directory"):
+        verify_outputs(task, work)
 
 
 def test_verify_finds_one_wrong_element(bundle, host_cache, tmp_path):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from ytk_core.conditions import Drift
 from ytk_core.dtypes import DType
-from ytk_core.errors import UserError
+from ytk_core.errors import CandidateError, UserError, YtkError
 from ytk_core.formats.reference import TensorInfo
 from ytk_kronos.engine_files import Layer
 from ytk_kronos.engines.base import LayerClock
-from ytk_kronos.measure import Plan, benchmark, layer_means, profile, sample_inputs
+from ytk_kronos.measure import Plan, benchmark, layer_means, profile, sample_inputs, usable_inputs
 
 PLAN = Plan(iterations=20, warmup=5, threads=2, engine="fake 1", worker_id="w", device_uid="cpu:1")
 NEVER = Drift(load_per_cpu=1e9, mhz_ratio=1e9, temperature_c=1e9)
@@ -118,3 +118,37 @@ def test_made_up_inputs_fit_and_are_the_same_each_time():
     assert set(made["mask"].tolist()) == {True, False}
     for name, array in sample_inputs(infos).items():
         np.testing.assert_array_equal(array, made[name])
+
+
+class PickyEngine(FakeEngine):
+    """Takes images of 32 and more."""
+
+    inputs = (TensorInfo(name="image", dtype=DType.FLOAT32, shape=(None, 3, None, 64)),)
+
+    def __init__(self, least: int, error: type[YtkError] = UserError) -> None:
+        super().__init__()
+        self.least = least
+        self.error = error
+
+    def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        rows = inputs["image"].shape[2]
+        if rows < self.least:
+            raise self.error(f"{rows} rows are too few", code="engine_failed")
+        return {}
+
+
+@pytest.mark.parametrize("error", [UserError, CandidateError])
+def test_dynamic_axes_get_an_extent_that_the_engine_accepts(error):
+    inputs, extent = usable_inputs(PickyEngine(32, error))
+    assert extent == 32
+    assert inputs["image"].shape == (32, 3, 32, 64)
+
+
+def test_where_no_extent_is_accepted_the_first_error_is_told():
+    with pytest.raises(UserError, match="1 rows are too few"):
+        usable_inputs(PickyEngine(10_000))
+
+
+def test_static_engines_are_not_tried():
+    _, extent = usable_inputs(FakeEngine())
+    assert extent is None
