@@ -54,8 +54,10 @@ std::string variants_text(const ytk_plugin_table& table) {
   return text;
 }
 
-bool all_linear(const int32_t* formats, int32_t count) {
-  return std::all_of(formats, formats + count, [](int32_t format) { return format == YTK_LINEAR; });
+bool all_linear(const ytk_plugin_table& table, const ytk_variant& variant) {
+  const auto linear = [](int32_t format) { return format == YTK_LINEAR; };
+  return std::all_of(variant.in_formats, variant.in_formats + table.nin, linear) &&
+         std::all_of(variant.out_formats, variant.out_formats + table.nout, linear);
 }
 
 int32_t attribute_type(const AttributeValue& value) {
@@ -188,24 +190,25 @@ void KernelLibrary::fail(Blame blame, const std::string& what) const {
   throw HostError(blame, "plugin " + full_name_ + ": " + what);
 }
 
-int32_t KernelLibrary::find_variant(const std::vector<int32_t>& dtypes) const {
-  if (dtypes.size() != input_count()) {
+void KernelLibrary::check_arity(size_t inputs) const {
+  if (inputs != input_count()) {
     fail(Blame::contract,
-         "the node has " + std::to_string(dtypes.size()) + " inputs, the plugin takes " + std::to_string(table_->nin));
+         "the node has " + std::to_string(inputs) + " inputs, the plugin takes " + std::to_string(table_->nin));
   }
+}
+
+int32_t KernelLibrary::find_variant(const std::vector<int32_t>& dtypes) const {
+  check_arity(dtypes.size());
   for (int32_t v = 0; v < table_->variant_count; ++v) {
     const ytk_variant& variant = table_->variants[v];
-    if (all_linear(variant.in_formats, table_->nin) && all_linear(variant.out_formats, table_->nout) &&
-        std::equal(dtypes.begin(), dtypes.end(), variant.in_dtypes)) {
-      return v;
-    }
+    if (all_linear(*table_, variant) && std::equal(dtypes.begin(), dtypes.end(), variant.in_dtypes)) return v;
   }
   return -1;
 }
 
 int32_t KernelLibrary::variant_named(const std::string& id) const {
   for (int32_t v = 0; v < table_->variant_count; ++v) {
-    if (id == table_->variants[v].id) return v;
+    if (id == table_->variants[v].id && all_linear(*table_, table_->variants[v])) return v;
   }
   fail(Blame::contract, "the engine file wants its variant '" + id + "'; it has " + variants_text(*table_));
 }

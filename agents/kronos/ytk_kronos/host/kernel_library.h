@@ -57,6 +57,7 @@ class KernelLibrary {
   size_t input_count() const { return static_cast<size_t>(table_->nin); }
   size_t output_count() const { return static_cast<size_t>(table_->nout); }
 
+  void check_arity(size_t inputs) const;
   // Index of the variant that takes exactly these dtypes in linear layout, or -1.
   int32_t find_variant(const std::vector<int32_t>& dtypes) const;
   // Index of the variant of that id, which an engine file names.

@@ -234,6 +234,7 @@ class PluginOp final : public ov::op::Op {
 
 std::shared_ptr<PluginOp> make_op(const PluginPtr& plugin, const ov::OutputVector& inputs,
                                   std::map<std::string, AttributeValue> values, int32_t variant) {
+  plugin->library.check_arity(inputs.size());
   plugin->library.check_attributes(values);
   auto op =
       std::make_shared<PluginOp>(plugin, inputs, std::make_shared<const AttributeSet>(std::move(values)), variant);
