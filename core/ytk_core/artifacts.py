@@ -28,10 +28,10 @@ from ytk_proto.v1 import artifacts_pb2_grpc
 
 from ytk_core.channels import CHUNK_BYTES
 from ytk_core.digests import PREFIX, check_digest, digest_file
-from ytk_core.errors import BoardError, UserError, YtkError
+from ytk_core.errors import BoardError, FailureClass, UserError, YtkError
 from ytk_core.files import disk_error
 from ytk_core.jobs import NamedBlob
-from ytk_core.rpc_errors import OffsetError, being_cancelled, cancelled_by_peer, from_rpc_error
+from ytk_core.rpc_errors import OffsetError, being_cancelled, cancelled_by_peer, from_rpc_error, from_write_error
 from ytk_core.together import together
 
 Progress = Callable[[int, int], None]
@@ -50,7 +50,8 @@ _UPLOADS_AT_ONCE = 4
 _CHUNKS_PER_WRITE = 4
 _IDLE_ATTEMPTS = 6
 _BACKOFF = tenacity.wait_exponential_jitter(multiplier=0.2, max=10.0, jitter=0.2)
-_TRANSIENT = frozenset({"unavailable", "deadline", "infrastructure", "shutting_down", "write_offset"})
+# Of the failures of infrastructure, those that another attempt within seconds does not mend.
+_LASTING = frozenset({"disk_full", "digest_mismatch"})
 
 
 class SyncArtifactClient:
@@ -205,6 +206,8 @@ class ArtifactClient:
                 await call.done_writing()
             except asyncio.InvalidStateError:
                 pass  # the peer ended the stream before we did: its answer says why
+            except grpc.RpcError as err:
+                raise from_write_error(err) from err
             except BaseException:
                 call.cancel()
                 raise
@@ -246,11 +249,17 @@ class _Moves:
     @property
     def policy(self) -> dict[str, Any]:
         return {
-            "retry": tenacity.retry_if_exception(lambda err: isinstance(err, YtkError) and err.code in _TRANSIENT),
+            "retry": tenacity.retry_if_exception(_transient),
             "wait": self._wait,
             "stop": tenacity.stop_after_attempt(_IDLE_ATTEMPTS),
             "reraise": True,
         }
+
+
+def _transient(err: BaseException) -> bool:
+    if isinstance(err, OffsetError):
+        return True
+    return isinstance(err, YtkError) and err.failure_class is FailureClass.BOARDS and err.code not in _LASTING
 
 
 class _Meter:

@@ -51,6 +51,9 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "queue_full": grpc.StatusCode.RESOURCE_EXHAUSTED,
     # servers
     "infrastructure": grpc.StatusCode.UNAVAILABLE,
+    "database": grpc.StatusCode.UNAVAILABLE,
+    "disk": grpc.StatusCode.UNAVAILABLE,
+    "object_store": grpc.StatusCode.UNAVAILABLE,
     "unavailable": grpc.StatusCode.UNAVAILABLE,
     "shutting_down": grpc.StatusCode.UNAVAILABLE,
     "deadline": grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -154,6 +157,17 @@ def from_rpc_error(err: grpc.RpcError, *, peer: str = "the controller") -> YtkEr
             )
         case _:
             return ToolkitError(f"{peer} failed with {status.name}: {details}")
+
+
+def from_write_error(err: grpc.RpcError) -> YtkError:
+    """Give the error of a failed write to a stream.
+
+    Where the peer ends a stream while grpc.aio writes to it, the peer's status is lost and INTERNAL is reported: that is
+    a broken stream and no bug of the peer.
+    """
+    if _wire_of(err) is None and _status_of(err) is grpc.StatusCode.INTERNAL:
+        return BoardError("the stream broke while it was written to", code="unavailable", hint="Try again.")
+    return from_rpc_error(err)
 
 
 def being_cancelled() -> bool:

@@ -12,15 +12,13 @@ import structlog
 import tenacity
 from ytk_proto.v1 import agents_pb2_grpc, jobs_pb2_grpc
 
-from ytk_core.errors import YtkError
+from ytk_core.errors import FailureClass, YtkError
 from ytk_core.rpc_errors import being_cancelled, cancelled_by_peer, from_rpc_error
 
 T = TypeVar("T")
 
 CALL_DEADLINE_S = 30.0
 STALE_LEASE = "stale_lease"
-# The job is the controller's to give up, not ours: its verdict (abandon) ends the waiting.
-TRANSIENT = frozenset({"unavailable", "deadline", "infrastructure", "shutting_down"})
 BACKOFF = tenacity.wait_random_exponential(multiplier=0.5, max=15.0)
 
 _log = structlog.get_logger(__name__)
@@ -35,8 +33,11 @@ class Stubs:
 
 
 def transient(err: BaseException) -> bool:
-    """Whether the same call may work later."""
-    return isinstance(err, YtkError) and err.code in TRANSIENT
+    """Whether the same call may work later: whatever is wrong with the controller's machine, also a full disk.
+
+    The job is the controller's to give up, not ours: its verdict (abandon) ends the waiting.
+    """
+    return isinstance(err, YtkError) and err.failure_class is FailureClass.BOARDS
 
 
 async def once(call: Callable[[], Awaitable[T]]) -> T:

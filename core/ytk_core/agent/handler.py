@@ -125,7 +125,7 @@ def blob_path(root: Path, name: str) -> Path:
         UserError: Code ``bad_blob_name``: the name is empty, absolute, or climbs.
     """
     pure = PurePosixPath(name)
-    if not name or "\0" in name or "\\" in name or pure.is_absolute() or ".." in pure.parts or str(pure) != name:
+    if not pure.parts or "\0" in name or "\\" in name or pure.is_absolute() or ".." in pure.parts or str(pure) != name:
         raise UserError(
             f"bad blob name {name!r}", code="bad_blob_name", hint="Names are relative, e.g. 'plugins/Col2im.so'."
         )

@@ -27,6 +27,11 @@ _CHUNK_BYTES = 256 * 1024
 _PROGRESS_EVERY_S = 0.5
 
 
+def _worth_waiting(err: BaseException) -> bool:
+    # A controller without room takes no log, and the commit must not wait for it.
+    return transient(err) and not (isinstance(err, YtkError) and err.code == "disk_full")
+
+
 class JobLog:
     """The log and the progress of one attempt.
 
@@ -111,7 +116,7 @@ class JobLog:
         self._wake.set()
 
     async def _send_log(self) -> None:
-        retrying = tenacity.AsyncRetrying(retry=tenacity.retry_if_exception(transient), wait=BACKOFF, reraise=True)
+        retrying = tenacity.AsyncRetrying(retry=tenacity.retry_if_exception(_worth_waiting), wait=BACKOFF, reraise=True)
         while True:
             while not self._pending:
                 self._idle.set()

@@ -18,7 +18,7 @@ from ytk_core import convert
 from ytk_core.agent.calls import Stubs, once
 from ytk_core.errors import BoardError, UserError, YtkError
 from ytk_core.jobs import Lease
-from ytk_core.rpc_errors import from_rpc_error
+from ytk_core.rpc_errors import being_cancelled, cancelled_by_peer, from_rpc_error, from_write_error
 from ytk_core.together import together
 from ytk_core.workers import (
     PROTOCOL_VERSION,
@@ -300,9 +300,15 @@ class _Heart:
 
 async def _write(call: Any, message: AgentMessage) -> None:
     try:
-        await once(lambda: call.write(convert.agent_message_to_pb(message)))
+        await call.write(convert.agent_message_to_pb(message))
+    except asyncio.CancelledError as err:
+        if being_cancelled():
+            raise
+        raise cancelled_by_peer() from err
     except asyncio.InvalidStateError:
         raise await _ended(call) from None
+    except grpc.RpcError as err:
+        raise from_write_error(err) from err
 
 
 async def _read(call: Any) -> ControllerMessage | None:
