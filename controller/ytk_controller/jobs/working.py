@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 import msgspec
@@ -125,23 +126,21 @@ def dispatch(turn: Turn, free: Collection[FreeWorker]) -> list[tuple[Assigned, A
     Returns:
         What to send to whom.
     """
-    known = {worker.id: worker for worker in turn.tx.workers()}
-    ready = [_within_slots(turn, one) for one in free if _serves(known.get(one.worker.worker_id), one)]
-    kinds = {kind for one in ready for kind in one.worker.kinds}
-    live = [worker.description for worker in known.values() if worker.connected and not worker.draining]
-    around = Round.begin(ready, live, turn.tx.held_devices())
-    after: QueuePosition | None = None
+    kinds = {kind for one in free for kind in one.worker.kinds}
+    limit = _FIRST_PAGE_PER_SLOT * sum(len(one.claim_ids) for one in free)
+    page = turn.tx.queue_page(kinds=kinds, after=None, limit=min(limit, _MAX_PAGE))
+    if not page:
+        return []  # the common case: agents wait for work
+    around = _round(turn, free)
     jobs: dict[str, JobRecord] = {}
-    limit = _FIRST_PAGE_PER_SLOT * sum(len(one.claim_ids) for one in ready)
-    while not around.full:
-        limit = min(limit, _MAX_PAGE)
-        page = turn.tx.queue_page(kinds=kinds, after=after, limit=limit)
+    while page:
         jobs.update((job.id, job) for job in page)
         around.give(page)
-        if len(page) < limit:
+        if around.full or len(page) < min(limit, _MAX_PAGE):
             break
-        after = QueuePosition(page[-1].spec.priority, page[-1].seq)
         limit *= 4
+        after = QueuePosition(page[-1].spec.priority, page[-1].seq)
+        page = turn.tx.queue_page(kinds=kinds, after=after, limit=min(limit, _MAX_PAGE))
     return [(given, _claim(turn, jobs[given.job_id], given)) for given in around.assigned]
 
 
@@ -164,10 +163,21 @@ def _serves(worker: WorkerRecord | None, free: FreeWorker) -> bool:
     return worker is not None and worker.session_id == free.session_id and not worker.draining
 
 
-def _within_slots(turn: Turn, free: FreeWorker) -> FreeWorker:
-    held = turn.tx.open_jobs(free.worker.worker_id)
-    answered = {job.claim_id for job in held}
-    claims = [claim for claim in free.claim_ids if claim not in answered]
+def _round(turn: Turn, free: Collection[FreeWorker]) -> Round:
+    known = {worker.id: worker for worker in turn.tx.workers()}
+    held: defaultdict[str, list[str]] = defaultdict(list)
+    for job in turn.tx.open_jobs():
+        held[job.worker_id].append(job.claim_id)
+    ready = [
+        _within_slots(one, held[one.worker.worker_id]) for one in free if _serves(known.get(one.worker.worker_id), one)
+    ]
+    live = [worker.description for worker in known.values() if worker.connected and not worker.draining]
+    return Round.begin(ready, live, turn.tx.held_devices())
+
+
+def _within_slots(free: FreeWorker, held: list[str]) -> FreeWorker:
+    """Take away the claims that were answered already, and those beyond the worker's slots."""
+    claims = [claim for claim in free.claim_ids if claim not in held]
     slots = max(0, free.worker.slots - len(held))
     return FreeWorker(worker=free.worker, session_id=free.session_id, claim_ids=tuple(claims[:slots]))
 

@@ -33,6 +33,58 @@ _decode_token = msgspec.json.Decoder(TokenRecord).decode
 
 _job = tables.job
 _record = sa.select(_job.c.seq, _job.c.record)
+_bind = sa.bindparam
+
+# Built once: building a statement costs more than SQLite takes to run it. Only rare and varying queries are built anew.
+_JOB = _record.where(_job.c.id == _bind("job_id")).with_for_update()
+_ADD_JOB = sa.insert(_job).returning(_job.c.seq)
+_SAVE_JOB = (
+    sa.update(_job)
+    .where(_job.c.id == _bind("job_id"))
+    .values({column: _bind(column.name) for column in _job.c if column.name not in {"seq", "id"}})
+)
+_QUEUE_PAGE = (
+    _record.where(
+        _job.c.state == JobState.QUEUED,
+        _job.c.not_before <= _bind("now"),
+        _job.c.kind.in_(_bind("kinds", expanding=True)),
+    )
+    .order_by(_job.c.priority.desc(), _job.c.seq)
+    .limit(_bind("count"))
+    .with_for_update(skip_locked=True)
+)
+_QUEUE_NEXT_PAGE = _QUEUE_PAGE.where(
+    sa.or_(
+        _job.c.priority < _bind("after_priority"),
+        sa.and_(_job.c.priority == _bind("after_priority"), _job.c.seq > _bind("after_seq")),
+    )
+)
+_QUEUED_JOBS = _record.where(_job.c.state == JobState.QUEUED).order_by(_job.c.seq)
+_NEXT_READY = sa.select(sa.func.min(_job.c.not_before)).where(
+    _job.c.state == JobState.QUEUED, _job.c.not_before > _bind("now")
+)
+_OPEN_JOBS = _record.where(_job.c.state.in_(_OPEN)).order_by(_job.c.seq).with_for_update()
+_OPEN_JOBS_OF = _OPEN_JOBS.where(_job.c.worker_id == _bind("worker_id"))
+_EXPIRED = (
+    _record.where(_job.c.state.in_(_OPEN), _job.c.lease_until <= _bind("now"))
+    .order_by(_job.c.seq)
+    .with_for_update(skip_locked=True)
+)
+_HELD_DEVICES = sa.select(_job.c.device_uid).where(_job.c.device_uid != "")
+_FAMILY = sa.select(tables.submission.c.job_id).where(tables.submission.c.parent_id == _bind("parent_id"))
+_CHILDREN = _record.where(_job.c.id.in_(_FAMILY), _job.c.state.not_in(_TERMINAL)).order_by(_job.c.seq).with_for_update()
+_IN_FLIGHT = (
+    _record.where(_job.c.cache_key == _bind("key"), _job.c.state.in_(_JOINABLE)).order_by(_job.c.seq).with_for_update()
+)
+_SUBMISSION = sa.select(tables.submission.c.record).where(
+    tables.submission.c.principal == _bind("principal"), tables.submission.c.idempotency_key == _bind("key")
+)
+_ADD_SUBMISSION = sa.insert(tables.submission)
+_CACHED = _record.join(tables.result, tables.result.c.job_id == _job.c.id).where(
+    tables.result.c.cache_key == _bind("key")
+)
+_WORKER = sa.select(tables.worker.c.record).where(tables.worker.c.id == _bind("worker_id")).with_for_update()
+_WORKERS = sa.select(tables.worker.c.record).order_by(tables.worker.c.id)
 
 
 class SqlTx(Tx):
@@ -57,15 +109,14 @@ class SqlTx(Tx):
     # ---- jobs ----
 
     def add_job(self, job: JobRecord) -> JobRecord:
-        statement = sa.insert(_job).values(**_columns(job)).returning(_job.c.seq)
-        seq = self._connection.execute(statement).scalar_one()
+        seq = self._connection.execute(_ADD_JOB, {"id": job.id, **_columns(job)}).scalar_one()
         return msgspec.structs.replace(job, seq=seq)
 
     def save_job(self, job: JobRecord) -> None:
-        self._connection.execute(sa.update(_job).where(_job.c.id == job.id).values(**_columns(job)))
+        self._connection.execute(_SAVE_JOB, {"job_id": job.id, **_columns(job)})
 
     def job(self, job_id: str) -> JobRecord | None:
-        found = self._jobs(_record.where(_job.c.id == job_id).with_for_update())
+        found = self._jobs(_JOB, job_id=job_id)
         return found[0] if found else None
 
     def list_jobs(self, *, states: Collection[JobState], parent_id: str, limit: int, before_id: str) -> list[JobRecord]:
@@ -73,89 +124,64 @@ class SqlTx(Tx):
         if states:
             query = query.where(_job.c.state.in_(sorted(states)))
         if parent_id:
-            query = query.where(_job.c.id.in_(_family(parent_id)))
+            query = query.where(_job.c.id.in_(_FAMILY.params(parent_id=parent_id)))
         if before_id:
             before = sa.select(_job.c.seq).where(_job.c.id == before_id).scalar_subquery()
             query = query.where(_job.c.seq < sa.func.coalesce(before, sa.literal(2**62)))
         return self._jobs(query)
 
     def queue_page(self, *, kinds: Collection[JobKind], after: QueuePosition | None, limit: int) -> list[JobRecord]:
-        query = (
-            _record.where(
-                _job.c.state == JobState.QUEUED,
-                _job.c.not_before <= self.now(),
-                _job.c.kind.in_(sorted(kinds)),
-            )
-            .order_by(_job.c.priority.desc(), _job.c.seq)
-            .limit(limit)
-            .with_for_update(skip_locked=True)
-        )
-        if after is not None:
-            query = query.where(
-                sa.or_(
-                    _job.c.priority < after.priority,
-                    sa.and_(_job.c.priority == after.priority, _job.c.seq > after.seq),
-                )
-            )
-        return self._jobs(query)
+        values = {"now": self.now(), "kinds": sorted(kinds), "count": limit}
+        if after is None:
+            return self._jobs(_QUEUE_PAGE, **values)
+        return self._jobs(_QUEUE_NEXT_PAGE, after_priority=after.priority, after_seq=after.seq, **values)
 
     def queued_jobs(self) -> list[JobRecord]:
-        return self._jobs(_record.where(_job.c.state == JobState.QUEUED).order_by(_job.c.seq))
+        return self._jobs(_QUEUED_JOBS)
 
     def next_ready_at(self) -> float | None:
-        query = sa.select(sa.func.min(_job.c.not_before)).where(
-            _job.c.state == JobState.QUEUED, _job.c.not_before > self.now()
-        )
-        earliest: float | None = self._connection.execute(query).scalar_one()
+        earliest: float | None = self._connection.execute(_NEXT_READY, {"now": self.now()}).scalar_one()
         return earliest
 
     def open_jobs(self, worker_id: str | None = None) -> list[JobRecord]:
-        query = _record.where(_job.c.state.in_(_OPEN)).order_by(_job.c.seq).with_for_update()
-        return self._jobs(query if worker_id is None else query.where(_job.c.worker_id == worker_id))
+        return self._jobs(_OPEN_JOBS) if worker_id is None else self._jobs(_OPEN_JOBS_OF, worker_id=worker_id)
 
     def expired_jobs(self) -> list[JobRecord]:
-        query = _record.where(_job.c.state.in_(_OPEN), _job.c.lease_until <= self.now())
-        return self._jobs(query.order_by(_job.c.seq).with_for_update(skip_locked=True))
+        return self._jobs(_EXPIRED, now=self.now())
 
     def held_devices(self) -> frozenset[str]:
-        query = sa.select(_job.c.device_uid).where(_job.c.device_uid != "")
-        return frozenset(self._connection.execute(query).scalars())
+        return frozenset(self._connection.execute(_HELD_DEVICES).scalars())
 
     def children(self, parent_id: str) -> list[JobRecord]:
-        query = _record.where(_job.c.id.in_(_family(parent_id)), _job.c.state.not_in(_TERMINAL))
-        return self._jobs(query.order_by(_job.c.seq).with_for_update())
+        return self._jobs(_CHILDREN, parent_id=parent_id)
 
     def in_flight(self, cache_key: str) -> list[JobRecord]:
         if self._postgres:
             # Two controllers that get equal jobs at once have to see each other's.
             lock = sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(cache_key, 0)))
             self._connection.execute(lock)
-        query = _record.where(_job.c.cache_key == cache_key, _job.c.state.in_(_JOINABLE))
-        return self._jobs(query.order_by(_job.c.seq).with_for_update())
+        return self._jobs(_IN_FLIGHT, key=cache_key)
 
     # ---- submissions and the result cache ----
 
     def submission(self, principal: str, idempotency_key: str) -> Submission | None:
-        query = sa.select(tables.submission.c.record).where(
-            tables.submission.c.principal == principal, tables.submission.c.idempotency_key == idempotency_key
-        )
-        return self._one(query, _decode_submission)
+        return self._one(_SUBMISSION, _decode_submission, principal=principal, key=idempotency_key)
 
     def add_submission(self, submission: Submission) -> None:
         self._connection.execute(
-            sa.insert(tables.submission).values(
-                id=submission.id,
-                job_id=submission.job_id,
-                principal=submission.principal,
-                idempotency_key=submission.idempotency_key or None,
-                parent_id=submission.parent_id,
-                record=_encode(submission),
-            )
+            _ADD_SUBMISSION,
+            {
+                "id": submission.id,
+                "job_id": submission.job_id,
+                "principal": submission.principal,
+                "idempotency_key": submission.idempotency_key or None,
+                "parent_id": submission.parent_id,
+                "record": _encode(submission),
+            },
         )
 
     def cached(self, cache_key: str) -> JobRecord | None:
-        query = _record.join(tables.result, tables.result.c.job_id == _job.c.id)
-        found = self._jobs(query.where(tables.result.c.cache_key == cache_key))
+        found = self._jobs(_CACHED, key=cache_key)
         return found[0] if found else None
 
     def remember_result(self, cache_key: str, job_id: str) -> None:
@@ -164,15 +190,13 @@ class SqlTx(Tx):
     # ---- workers, blobs, tokens ----
 
     def worker(self, worker_id: str) -> WorkerRecord | None:
-        query = sa.select(tables.worker.c.record).where(tables.worker.c.id == worker_id)
-        return self._one(query.with_for_update(), _decode_worker)
+        return self._one(_WORKER, _decode_worker, worker_id=worker_id)
 
     def save_worker(self, worker: WorkerRecord) -> None:
         self._upsert(tables.worker, "id", {"id": worker.id, "record": _encode(worker)})
 
     def workers(self) -> list[WorkerRecord]:
-        query = sa.select(tables.worker.c.record).order_by(tables.worker.c.id)
-        return [_decode_worker(row) for row in self._connection.execute(query).scalars()]
+        return [_decode_worker(row) for row in self._connection.execute(_WORKERS).scalars()]
 
     def add_blobs(self, blobs: Collection[NamedBlob]) -> None:
         for blob in blobs:
@@ -197,13 +221,12 @@ class SqlTx(Tx):
 
     # ---- shared ----
 
-    def _jobs(self, query: sa.Select[Any]) -> list[JobRecord]:
-        return [
-            msgspec.structs.replace(_decode_job(row.record), seq=row.seq) for row in self._connection.execute(query)
-        ]
+    def _jobs(self, query: sa.Select[Any], **values: Any) -> list[JobRecord]:
+        rows = self._connection.execute(query, values)
+        return [msgspec.structs.replace(_decode_job(row.record), seq=row.seq) for row in rows]
 
-    def _one(self, query: sa.Select[Any], decode: Callable[[bytes], _R]) -> _R | None:
-        row = self._connection.execute(query).scalar_one_or_none()
+    def _one(self, query: sa.Select[Any], decode: Callable[[bytes], _R], **values: Any) -> _R | None:
+        row = self._connection.execute(query, values).scalar_one_or_none()
         return None if row is None else decode(row)
 
     def _upsert(self, table: sa.Table, key: str, values: dict[str, Any]) -> None:
@@ -215,7 +238,6 @@ class SqlTx(Tx):
 
 def _columns(job: JobRecord) -> dict[str, Any]:
     return {
-        "id": job.id,
         "state": job.state,
         "kind": job.spec.kind,
         "priority": job.spec.priority,
@@ -226,7 +248,3 @@ def _columns(job: JobRecord) -> dict[str, Any]:
         "cache_key": job.cache_key,
         "record": _encode(job),
     }
-
-
-def _family(parent_id: str) -> sa.Select[tuple[str]]:
-    return sa.select(tables.submission.c.job_id).where(tables.submission.c.parent_id == parent_id)

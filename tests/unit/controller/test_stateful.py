@@ -180,7 +180,7 @@ PATCHES = {
     "no_backoff": (Policy, "backoff", lambda self, attempts: 0.0),
     "no_device_exclusivity": (Round, "begin", classmethod(lambda cls, free, live, busy: _round(free, live))),
     "tries_again_on_the_same_worker": (Round, "_may_take", lambda self, worker, job: matches(worker, job.spec)),
-    "more_jobs_than_slots": (working, "_within_slots", lambda turn, free: free),
+    "more_jobs_than_slots": (working, "_within_slots", lambda free, held: free),
     "drained_workers_serve": (working, "_serves", lambda worker, free: worker is not None),
     "children_live_on": (Turn, "end_children", lambda self, parent_id: None),
     "one_cancel_ends_it_for_all": (
