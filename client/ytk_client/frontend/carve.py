@@ -15,17 +15,14 @@ from typing import Any
 
 import torch
 from ytk_core.dtypes import DType
-from ytk_core.errors import ToolkitError, UserError
+from ytk_core.errors import ToolkitError
 from ytk_core.formats.plugin_meta import Role
 
 from ytk_client.frontend import torch_adapter
+from ytk_client.frontend.growth import ANY_BORDER, DTYPES, Border, convex_closure, grow, is_random, seed_of
 from ytk_client.frontend.refusals import Refusal
 
-MAX_PLUGIN_RANK = 8
-"""``YTK_MAX_RANK`` of the kernel ABI."""
-
 _TORCH_NAMESPACE = "ytk_region"
-_CARRIABLE = {getattr(torch, str(dtype)): dtype for dtype in DType}
 _serial = itertools.count()
 
 CanVary = Callable[[torch.fx.GraphModule, Sequence[Sequence[tuple[int, ...]]], Sequence[torch.dtype]], bool]
@@ -87,6 +84,7 @@ class Carver:
         program: Changed in place.
         namespace: ONNX domain of the placeholders.
         is_builtin: Tells whether the target resolves an operator name itself: no derived name may be one of these.
+        border: What the target lets pass into and out of a plugin.
         can_vary: Tells whether one program of a region serves the given shapes (per site, per input); where it does
             not, sites of other shapes get a region of their own.
     """
@@ -97,8 +95,10 @@ class Carver:
         *,
         namespace: str,
         is_builtin: Callable[[str], bool],
+        border: Border = ANY_BORDER,
         can_vary: CanVary = lambda _body, _shapes, _dtypes: False,
     ) -> None:
+        self._border = border
         self._program = program
         self._can_vary = can_vary
         self.carved: dict[str, tuple[str, str]] = {}
@@ -124,7 +124,7 @@ class Carver:
         nodes = {node.name: node for node in graph.nodes}
         groups: list[tuple[set[torch.fx.Node], Refusal]] = []
         for refusal in refusals:
-            grown = grow(nodes[refusal.node])
+            grown = grow(nodes[refusal.node], self._border)
             # Two refused nodes may need the same neighbour (both ends of a complex value): then they are one region.
             overlapping = [group for group in groups if group[0] & grown]
             first = overlapping[0][1] if overlapping else refusal
@@ -133,6 +133,8 @@ class Carver:
         order = {node: index for index, node in enumerate(graph.nodes)}
         for region, refusal in sorted(groups, key=lambda group: min(order[node] for node in group[0])):
             self._replace(sorted(region, key=order.__getitem__), nodes[refusal.node], refusal)
+        # The translator visits every submodule, also the branches of a torch.cond that is no longer called.
+        self._program.graph_module.delete_all_unused_submodules()
         graph.lint()
         self._program.graph_module.recompile()
 
@@ -181,7 +183,7 @@ class Carver:
             call.meta["val"] = outputs[0].meta["val"]
             return [call]
         call.meta["val"] = tuple(node.meta["val"] for node in outputs)
-        results = []
+        results: list[torch.fx.Node] = []
         with call.graph.inserting_after(call):
             for index in reversed(range(len(outputs))):
                 item = call.graph.call_function(operator.getitem, (call, index))
@@ -193,7 +195,7 @@ class Carver:
         value = node.meta["val"]
         shape = tuple(-1 if isinstance(dim, torch.SymInt) else int(dim) for dim in value.shape)
         role, _, qualified = self._lifted.get(node.name, (Role.ACTIVATION, None, ""))
-        return Port(node.name, _CARRIABLE[value.dtype], shape, Role(role), qualified)
+        return Port(node.name, DTYPES[value.dtype], shape, Role(role), qualified)
 
     def _region_for(
         self,
@@ -208,6 +210,9 @@ class Carver:
         if signature in self._regions:
             return self._regions[signature]
         body = extract_body(self._program.graph_module, nodes, inputs, outputs)
+        operators = [
+            node for node in _with_inner(nodes, self._program.graph_module) if node.target is not operator.getitem
+        ]
         name = self._free_name(derived_name(head))
         op, library = _define(name, body, len(inputs), len(outputs))
         region = CarvedRegion(
@@ -217,9 +222,9 @@ class Carver:
             body=body,
             refusal=refusal,
             aten_op=_op_name(head),
-            aten_ops=tuple(_op_name(node) for node in nodes if node.target is not operator.getitem),
+            aten_ops=tuple(_op_name(node) for node in operators),
             signature=signature,
-            cannot_be_plugin=_why_no_plugin(nodes, inputs, outputs),
+            cannot_be_plugin=_why_no_plugin(operators, inputs, outputs, self._border),
             library=library,
         )
         self._regions[signature] = region
@@ -265,6 +270,17 @@ class _Ref(str):
         return str(self)
 
 
+def _with_inner(nodes: Iterable[torch.fx.Node], root: torch.nn.Module) -> Iterable[torch.fx.Node]:
+    """Give the call_function nodes of a region, those in the branches of its higher-order operators included."""
+    for node in nodes:
+        if node.op == "call_function":
+            yield node
+        elif node.op == "get_attr":
+            inner = getattr(root, str(node.target), None)
+            if isinstance(inner, torch.fx.GraphModule):
+                yield from _with_inner(inner.graph.nodes, inner)
+
+
 def _numbered(base: str) -> Iterable[str]:
     yield base
     yield from (f"{base}_{index}" for index in itertools.count(1))
@@ -279,87 +295,10 @@ def derived_name(node: torch.fx.Node) -> str:
 
 def _op_name(node: torch.fx.Node) -> str:
     """Give ``aten::col2im`` for an overload, the function's name for anything else."""
-    target = node.target
+    target = torch_adapter.original_operator(node)
     if isinstance(target, torch._ops.OpOverload):  # noqa: SLF001 - the class has no public name
         return str(target.name()).split(".")[0]
     return str(getattr(target, "__name__", target))
-
-
-def is_carriable(node: torch.fx.Node) -> bool:
-    """Tell whether a node's value is one tensor of a type that ONNX, engines and kernels carry."""
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dtype in _CARRIABLE
-
-
-def grow(seed: torch.fx.Node) -> set[torch.fx.Node]:
-    """Give the smallest region around a node whose boundary consists of carriable tensors.
-
-    Tuples, complex tensors, sizes and numbers cannot be inputs of an ONNX node of ours, so whatever makes or takes
-    them goes into the region too.
-
-    Raises:
-        UserError: ``not_carvable``: such a value is an input or output of the model itself.
-    """
-    region: set[torch.fx.Node] = set()
-    waiting = [seed]
-    while waiting:
-        node = waiting.pop()
-        if node in region:
-            continue
-        region.add(node)
-        waiting.extend(_absorbed(arg, node) for arg in node.all_input_nodes if not is_carriable(arg))
-        if not is_carriable(node) and node.op != "get_attr":
-            waiting.extend(_absorbed(user, node) for user in node.users)
-    return convex_closure(region)
-
-
-def _absorbed(node: torch.fx.Node, neighbour: torch.fx.Node) -> torch.fx.Node:
-    if node.op in {"call_function", "get_attr"}:
-        return node
-    where = "output" if node.op == "output" else "input"
-    culprit = neighbour if node.op == "output" else node
-    value = culprit.meta.get("val")
-    kind = str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__
-    msg = f"{_op_name(seed_of(neighbour))} cannot be carved: the model's {where} next to it is {kind}"
-    raise UserError(
-        msg,
-        code="not_carvable",
-        hint=f"Make it a real tensor inside the model (torch.view_as_real for complex {where}s).",
-    )
-
-
-def seed_of(node: torch.fx.Node) -> torch.fx.Node:
-    """Give the operator behind a getitem, else the node itself."""
-    return node.all_input_nodes[0] if node.target is operator.getitem else node
-
-
-def convex_closure(region: set[torch.fx.Node]) -> set[torch.fx.Node]:
-    """Add every node that lies on a path from the region back into it: otherwise the operator would feed itself."""
-    while True:
-        after = _reachable(region, lambda node: node.users)
-        before = _reachable(region, lambda node: node.all_input_nodes)
-        between = (after & before) - region
-        if not between:
-            return region
-        region = region | between
-
-
-def is_convex(region: set[torch.fx.Node]) -> bool:
-    """Tell whether no path leaves the region and comes back."""
-    return convex_closure(region) == region
-
-
-def _reachable(
-    start: set[torch.fx.Node], step: Callable[[torch.fx.Node], Iterable[torch.fx.Node]]
-) -> set[torch.fx.Node]:
-    found: set[torch.fx.Node] = set()
-    waiting = [following for node in start for following in step(node)]
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            waiting.extend(step(node))
-    return found
 
 
 def extract_body(
@@ -399,7 +338,7 @@ def _define(name: str, body: torch.fx.GraphModule, inputs: int, outputs: int) ->
 
 
 def _why_no_plugin(
-    nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node], outputs: Sequence[torch.fx.Node]
+    nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node], outputs: Sequence[torch.fx.Node], border: Border
 ) -> str | None:
     """Give the reason why no kernel can be generated for a region, or None."""
     if not inputs:
@@ -407,13 +346,14 @@ def _why_no_plugin(
     for node in outputs:
         if any(torch_adapter.is_unbacked(dim) for dim in node.meta["val"].shape):
             return f"data-dependent output: the shape of {_op_name(seed_of(node))}'s result is known only after it ran"
-    for node in (*inputs, *outputs):
-        rank = node.meta["val"].dim()
-        if rank > MAX_PLUGIN_RANK:
-            return f"a tensor of rank {rank}: kernels take at most rank {MAX_PLUGIN_RANK}"
+    for kind, border_nodes in (("input", inputs), ("output", outputs)):
+        for index, node in enumerate(border_nodes):
+            objection = border.objection(node.meta["val"])
+            if objection:
+                return f"{kind} {index} is a tensor {objection}: the target cannot pass it to a plugin"
     for node in nodes:
         if isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - the class has no public name
-            if torch.Tag.nondeterministic_seeded in node.target.tags:
+            if is_random(node):
                 return f"{_op_name(node)} draws random numbers, so no generated kernel can be checked against torch"
             if node.target.namespace not in {"aten", "prims"}:
                 return f"{_op_name(node)} is an operator of the model's own: kernel generation cannot load it"

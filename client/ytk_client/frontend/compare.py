@@ -27,15 +27,33 @@ Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 _PRECISION = {DType.FLOAT64: "fp64", DType.FLOAT16: "fp16", DType.BFLOAT16: "bf16"}
 
 
-def precision_of(dtype: DType) -> str:
-    """Give the arithmetic whose tolerance applies to a value of this dtype."""
-    return _PRECISION.get(dtype, "fp32")
+def judge(
+    name: str,
+    got: np.ndarray[Any, Any],
+    want: np.ndarray[Any, Any],
+    *,
+    dtype: DType,
+    finest: str = "fp64",
+    sample: int = 0,
+) -> OutputAccuracy:
+    """Compare two arrays in storage form with the tolerance of their dtype, but none finer than ``finest`` arithmetic."""
+    precision = rougher(_PRECISION.get(dtype, "fp32"), finest)
+    return compare(name, got, want, dtype=dtype, precision=precision, sample=sample)
+
+
+def rougher(*precisions: str) -> str:
+    """Give the one with the fewest digits."""
+    return max(precisions, key=("fp64", "fp32", "fp16", "bf16").index)
 
 
 class Evaluator(Protocol):
-    """Runs an ONNX graph; arrays by value name, bfloat16 as ml_dtypes' type."""
+    """Runs an ONNX graph; arrays by value name, bfloat16 as ml_dtypes' type.
+
+    ``precision`` is the finest arithmetic it has: tolerances are not finer.
+    """
 
     name: str
+    precision: str
 
     def run(self, feeds: Arrays) -> dict[str, np.ndarray[Any, Any]]:
         """Give every graph output."""
@@ -46,6 +64,7 @@ class Evaluator(Protocol):
 class CutGraph:
     """A model file without placeholder nodes: their outputs are inputs, their computed inputs are outputs.
 
+    ``precision`` is the roughest float type in it: what passed through fp16 has fp16's tolerance wherever it ends.
     ``borders`` has the input and output value names of each placeholder by its node name, ``initializers`` the constant
     ones among those inputs.
     """
@@ -53,6 +72,7 @@ class CutGraph:
     path: Path
     outputs: tuple[str, ...]
     dtypes: Mapping[str, DType]
+    precision: str
     borders: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
     initializers: Arrays
 
@@ -102,6 +122,7 @@ def cut(model_path: Path, cut_path: Path, *, extra_outputs: Sequence[str] = ()) 
         path=cut_path,
         outputs=tuple(outputs),
         dtypes=dtypes | {name: FROM_ONNX_NUMBER[tensor.data_type] for name, tensor in baked.items()},
+        precision=rougher("fp64", *(_PRECISION[dtype] for dtype in dtypes.values() if dtype in _PRECISION)),
         borders={node.name: (tuple(node.input), tuple(node.output)) for node in placeholders},
         initializers={name: onnx.numpy_helper.to_array(tensor, str(cut_path.parent)) for name, tensor in baked.items()},
     )
@@ -113,6 +134,8 @@ def make_evaluator(graph: CutGraph) -> Evaluator:
     Raises:
         NotAvailableError: None of them does.
     """
+    if not graph.outputs:
+        return _NothingToRun()
     reasons = []
     for name, factory in _EVALUATORS:
         if importlib.util.find_spec(name.partition(".")[0]) is None:
@@ -127,8 +150,19 @@ def make_evaluator(graph: CutGraph) -> Evaluator:
     raise NotAvailableError(msg, code="no_evaluator", hint="pip install onnxruntime")
 
 
+class _NothingToRun:
+    """For a model that consists of placeholders: the engines load no graph without nodes."""
+
+    name = "torch alone"
+    precision = "fp64"
+
+    def run(self, feeds: Arrays) -> dict[str, np.ndarray[Any, Any]]:  # noqa: ARG002 - the protocol's signature
+        return {}
+
+
 class _OnnxRuntime:
     name = "onnxruntime"
+    precision = "fp64"
 
     def __init__(self, path: Path) -> None:
         import onnxruntime
@@ -136,7 +170,8 @@ class _OnnxRuntime:
         options = onnxruntime.SessionOptions()
         # The graph as it is: what an optimiser makes of it is not what is judged here.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = 3
+        options.log_severity_level = 4
+        onnxruntime.set_default_logger_severity(4)  # it prints what it cannot load; the next evaluator may
         # Spinning threads would slow torch, which runs in this process, a hundredfold.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -150,6 +185,7 @@ class _OnnxRuntime:
 
 class _OpenVino:
     name = "openvino"
+    precision = "fp32"
 
     def __init__(self, path: Path) -> None:
         import openvino
@@ -167,6 +203,7 @@ class _OpenVino:
 
 class _OnnxReference:
     name = "onnx.reference"
+    precision = "fp64"
 
     def __init__(self, path: Path) -> None:
         from onnx.reference import ReferenceEvaluator
@@ -201,11 +238,10 @@ def compare_sample(
     """
     got = {**graph.initializers, **evaluator.run(feeds)}
     verdicts = []
+    finest = rougher(graph.precision, evaluator.precision)
     for name in (*graph.initializers, *graph.outputs):
         dtype = graph.dtypes[name]
-        verdicts.append(
-            compare(name, from_onnx(got[name]), want[name], dtype=dtype, precision=precision_of(dtype), sample=sample)
-        )
+        verdicts.append(judge(name, from_onnx(got[name]), want[name], dtype=dtype, finest=finest, sample=sample))
     return verdicts
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ytk_core.accuracy import compare as compare_arrays
 from ytk_core.formats.verify_report import OutputAccuracy
 
 from ytk_client.frontend import compare, torch_adapter
@@ -15,7 +14,7 @@ from ytk_client.frontend.carve import Carver
 from ytk_client.frontend.fx_nodes import source_line
 from ytk_client.frontend.naming import BorderNames
 from ytk_client.frontend.recording import Recording, record
-from ytk_client.frontend.tensors import dtype_of, to_onnx, to_storage
+from ytk_client.frontend.tensors import dtype_of, from_onnx, to_onnx, to_storage
 
 Inputs = tuple[torch.Tensor, ...]
 Outputs = Sequence["torch.Tensor | None"]
@@ -43,6 +42,7 @@ class Comparison:
         self._program = program
         self._names = names
         self._onnx_path = onnx_path
+        self._bodies = [region.body for region in carver.regions]
         self._site_names = {site.node: onnx_names[site.node] for region in carver.regions for site in region.sites}
         self.first: Recording | None = None
         """What torch computed in the regions on the first sample; None without regions."""
@@ -67,7 +67,7 @@ class Comparison:
             recording = record(self._program, given, list(self._site_names)) if self._site_names else None
             self.first = self.first or recording
             feeds, want = self._known(graph, given, outputs, recording)
-            found = self._carved_program(recording, outputs, index)
+            found = self._carved_program(graph, recording, outputs, index)
             found += compare.compare_sample(evaluator, graph, feeds, want, index)
             bad = next((verdict for verdict in found if not verdict.ok), None)
             if bad is not None:
@@ -89,19 +89,16 @@ class Comparison:
         wanted = zip(self._names.outputs, self._names.pick(outputs), strict=True)
         return feeds, want | {name: to_storage(tensor) for name, tensor in wanted}
 
-    def _carved_program(self, recording: Recording | None, outputs: Outputs, sample: int) -> list[OutputAccuracy]:
+    def _carved_program(
+        self, graph: compare.CutGraph, recording: Recording | None, outputs: Outputs, sample: int
+    ) -> list[OutputAccuracy]:
         """Compare the carved program itself with the model: an output that a region gives is not in the cut graph."""
         if recording is None:
             return []
-        pairs = zip(self._names.outputs, self._names.pick(recording.outputs), self._names.pick(outputs), strict=True)
+        pairs = zip(self._names.outputs, recording.outputs, self._names.pick(outputs), strict=True)
         return [
-            compare_arrays(
-                name,
-                to_storage(got),
-                to_storage(want),
-                dtype=dtype_of(want),
-                precision=compare.precision_of(dtype_of(want)),
-                sample=sample,
+            compare.judge(
+                name, to_storage(got), to_storage(want), dtype=dtype_of(want), finest=graph.precision, sample=sample
             )
             for name, got, want in pairs
         ]
@@ -110,20 +107,19 @@ class Comparison:
         """Name the first node of the program whose value the graph gets wrong, "" if no inner value is comparable."""
         nodes = {node.name: node for node in self._program.graph_module.graph.nodes if node.op == "call_function"}
         probe = compare.cut(self._onnx_path, self._onnx_path.with_name(".ytk-probe.onnx"), extra_outputs=list(nodes))
-        got = compare.make_evaluator(probe).run(feeds)
+        evaluator = compare.make_evaluator(probe)
+        finest = compare.rougher(probe.precision, evaluator.precision)
+        got = evaluator.run(feeds)
         culprits: list[str] = []
+        # An inner value keeps the name of its FX node, a graph output has the name that the user knows.
+        renamed = dict(zip(torch_adapter.user_output_names(self._program), self._names.outputs, strict=True))
 
         def watch(name: str, value: Any) -> None:
-            if culprits or name not in got or not isinstance(value, torch.Tensor) or name not in probe.dtypes:
+            known = renamed.get(name, name)
+            if culprits or known not in got or name not in nodes or not isinstance(value, torch.Tensor):
                 return
-            dtype = probe.dtypes[name]
-            verdict = compare_arrays(
-                name,
-                compare.from_onnx(got[name]),
-                to_storage(value),
-                dtype=dtype,
-                precision=compare.precision_of(dtype),
-            )
+            array, dtype = from_onnx(got[known]), probe.dtypes[known]
+            verdict = compare.judge(known, array, to_storage(value), dtype=dtype, finest=finest)
             if not verdict.ok:
                 culprits.append(name)
 
@@ -137,6 +133,6 @@ class Comparison:
         return f"{node.target}{module}" + (f" at {line}" if line else "")
 
     def _random_operators(self) -> list[str]:
-        nodes = self._program.graph_module.graph.nodes
+        nodes = [*self._program.graph_module.graph.nodes, *(node for body in self._bodies for node in body.graph.nodes)]
         tag = torch.Tag.nondeterministic_seeded
         return sorted({str(node.target) for node in nodes if tag in getattr(node.target, "tags", ())})

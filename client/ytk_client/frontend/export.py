@@ -12,7 +12,7 @@ from ytk_core.formats.prepare_outputs import CandidateReason
 
 from ytk_client.frontend import legality, prescan, torch_adapter
 from ytk_client.frontend.carve import Carver, Site
-from ytk_client.frontend.lower_opset import LOWEST_OPSET, lower_to_opset_17
+from ytk_client.frontend.lower_opset import LOWEST_OPSET, expand_cast_like, lower_to_opset_17
 from ytk_client.frontend.refusals import Refusal
 from ytk_client.frontend.user_code import chain, first_line
 
@@ -45,6 +45,7 @@ def export(program: torch.export.ExportedProgram, carver: Carver, profile: Targe
             carver.carve(early)
             continue
         model = torch_adapter.optimize(model)
+        expand_cast_like(model)
         not_lowered = lower_to_opset_17(model) if profile.opset <= LOWEST_OPSET else []
         late = prescan.target_refusals(model, profile, program, not_lowered)
         if not late:
@@ -68,12 +69,13 @@ def _translate(program: torch.export.ExportedProgram, carver: Carver) -> tuple[i
     except Exception as err:  # translation functions of several hundred operators raise anything
         root = list(chain(err))[-1]
         text = f"{type(root).__name__}: {first_line(str(root))}"
-        name = torch_adapter.failing_fx_node(err)
-        if name is None:
+        failing = torch_adapter.failing_fx_node(err)
+        if failing is None:
             msg = f"the exporter failed: {text}"
             raise UserError(
                 msg, code="export_failed", hint="Run with --debug for the traceback of torch's exporter."
             ) from err
+        name = torch_adapter.subgraph_owners(program).get(failing.graph, failing).name
         if any(site.node == name for region in carver.regions for site in region.sites):
             msg = f"the placeholder {name} could not be emitted: {text}"
             raise ToolkitError(msg, code="placeholder_failed") from err

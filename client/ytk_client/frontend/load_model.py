@@ -59,8 +59,11 @@ class LoadedModel:
             return self.module(*inputs[:count], **dict(zip(self.kwargs, inputs[count:], strict=True)))
 
 
-def load_model(path: Path) -> LoadedModel:
+def load_model(path: Path, *, seed: int = 0) -> LoadedModel:
     """Execute ``path`` and give its model and example inputs.
+
+    torch's random generator is seeded meanwhile, so that a model with random weights is the same each time, and put
+    back afterwards.
 
     Raises:
         UserError: The file is missing (``model_missing``) or broken (``model_syntax``), lacks ``Model`` or
@@ -71,7 +74,14 @@ def load_model(path: Path) -> LoadedModel:
     if importlib.util.find_spec("torch") is None:
         msg = "prepare runs the model and needs torch, which is not installed"
         raise NotAvailableError(msg, hint="pip install 'yasp-toolkit[torch]'")
-    path = path.resolve()
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _load(path.resolve())
+
+
+def _load(path: Path) -> LoadedModel:
     namespace = _execute(path)
     make_model, get_args = (_required(namespace, name, path) for name in ("Model", "get_fwd_args"))
     with user_output_to_stderr(), _blamed("model_init_failed", "Model() raised", path):

@@ -55,6 +55,17 @@ def lower_to_opset_17(model: ir.Model) -> list[NotLowered]:
     return refused
 
 
+def expand_cast_like(model: ir.Model) -> None:
+    """Put ``Cast`` in the place of ``CastLike`` where the type is known: the same, and every target has it."""
+    for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
+        if node.domain in {"", "ai.onnx"} and node.op_type == "CastLike":
+            like = node.inputs[1]
+            if like is not None and like.dtype is not None:
+                _replace(
+                    node, [("Cast", [node.inputs[0]], {"to": ir.AttrInt64("to", int(like.dtype))})], dtype=like.dtype
+                )
+
+
 # ---- one rule per operator -------------------------------------------------------------------------------------------
 
 
@@ -110,38 +121,31 @@ def _resize(node: ir.Node) -> None:
     if _int(node, "antialias", 0):
         msg = "antialias has no opset-17 form"
         raise _Refuse(msg)
-    policy = _string(node, "keep_aspect_ratio_policy", "stretch")
-    axes_attribute = node.attributes.get("axes")
-    if policy == "stretch" and axes_attribute is None:
-        _drop(node, "antialias", "keep_aspect_ratio_policy")
-        return
-    if _string(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
-        msg = "axes or an aspect-ratio policy together with a region of interest have no opset-17 form"
+    if _string(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        # The kept ratio is also the sampling step, which sizes rounded to integers do not give.
+        msg = "keep_aspect_ratio_policy has no opset-17 form"
         raise _Refuse(msg)
-    shape = _static_shape(node, 0, "the shape must be static where axes or an aspect-ratio policy are given")
-    axes = [axis % len(shape) for axis in (axes_attribute.as_ints() if axes_attribute else range(len(shape)))]
-    sizes = _constant(node, 3, "sizes must be constant where axes or an aspect-ratio policy are given")
-    scales = _constant(node, 2, "scales must be constant where axes are given")
-    if sizes is not None and sizes.size:
-        full = list(shape)
-        wanted = [int(size) for size in sizes.ravel()]
-        for axis, size in zip(axes, _kept_aspect(wanted, [shape[axis] for axis in axes], policy), strict=True):
-            full[axis] = size
-        _set_input(node, 3, _int64(node, full, "sizes"))
-    elif scales is not None and scales.size:
-        factors = np.ones(len(shape), dtype=np.float32)
-        factors[axes] = scales.ravel()
-        _set_input(node, 2, _initializer(node, factors, "scales"))
+    axes_attribute = node.attributes.get("axes")
+    if axes_attribute is not None:
+        _resize_all_axes(node, [int(axis) for axis in axes_attribute.as_ints()])
     _drop(node, "antialias", "keep_aspect_ratio_policy", "axes")
 
 
-def _kept_aspect(sizes: Sequence[int], extents: Sequence[int], policy: str) -> list[int]:
-    if policy == "stretch":
-        return list(sizes)
-    choose = min if policy == "not_larger" else max
-    scale = choose(size / extent for size, extent in zip(sizes, extents, strict=True))
-    # ONNX rounds half up here.
-    return [math.floor(scale * extent + 0.5) for extent in extents]
+def _resize_all_axes(node: ir.Node, axes: list[int]) -> None:
+    """Extend sizes or scales from the given axes to all."""
+    if _string(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+        msg = "axes together with a region of interest have no opset-17 form"
+        raise _Refuse(msg)
+    sizes = _constant(node, 3, "sizes must be constant where axes are given")
+    scales = _constant(node, 2, "scales must be constant where axes are given")
+    if sizes is not None and sizes.size:
+        full = np.array(_static_shape(node, 0, "the shape must be static where axes are given"))
+        full[axes] = sizes.ravel()
+        _set_input(node, 3, _int64(node, full.tolist(), "sizes"))
+    elif scales is not None and scales.size:
+        factors = np.ones(_rank(node, 0), dtype=np.float32)
+        factors[axes] = scales.ravel()
+        _set_input(node, 2, _initializer(node, factors, "scales"))
 
 
 def _scatter(node: ir.Node) -> None:
@@ -166,7 +170,7 @@ def _group_norm(node: ir.Node) -> None:
         node,
         [
             ("Reshape", [data, grouped], {}),
-            ("InstanceNormalization", [None, scale, bias], {"epsilon": epsilon.as_float()}),
+            ("InstanceNormalization", [None, scale, bias], {"epsilon": epsilon}),
             ("Reshape", [None, original], {}),
         ],
     )
@@ -226,6 +230,11 @@ RULES: dict[str, Callable[[ir.Node], None]] = {
 """By operator, all whose schema is new in opset 18; ReduceSum had its axes as an input before."""
 
 
+def has_lower_form(op_type: str) -> bool:
+    """Tell whether nodes of an operator may be rewritten here, so that it is too early to judge them."""
+    return RULES.get(op_type, _newer) is not _newer
+
+
 # ---- small words over ir.Node ----------------------------------------------------------------------------------------
 
 
@@ -253,7 +262,7 @@ def _static_shape(node: ir.Node, index: int, rule: str) -> list[int]:
     value = node.inputs[index]
     if value is None or value.shape is None or not all(isinstance(dim, int) for dim in value.shape):
         raise _Refuse(rule)
-    return [int(dim) for dim in value.shape]  # type: ignore[call-overload]  # ruled out above: onnx_ir is untyped here
+    return [int(dim) for dim in value.shape]
 
 
 def _int(node: ir.Node, name: str, default: int) -> int:
@@ -300,10 +309,10 @@ def _initializer(node: ir.Node, array: np.ndarray, role: str) -> ir.Value:
     return value
 
 
-_Step = tuple[str, list["ir.Value | None"], dict[str, float]]
+_Step = tuple[str, list["ir.Value | None"], dict[str, ir.Attr]]
 
 
-def _replace(node: ir.Node, steps: Sequence[_Step]) -> None:
+def _replace(node: ir.Node, steps: Sequence[_Step], dtype: ir.DataType | None = None) -> None:
     """Put a chain of nodes in a node's place; None as an input stands for the result of the step before.
 
     The last node takes over the output with its name, type and place among the graph's outputs; every node takes over
@@ -317,17 +326,17 @@ def _replace(node: ir.Node, steps: Sequence[_Step]) -> None:
     made: list[ir.Node] = []
     for op_type, inputs, attributes in steps:
         result = made[-1].outputs[0] if made else None
-        attrs = [ir.AttrFloat32(name, value) for name, value in attributes.items()]
-        new = ir.Node("", op_type, [result if value is None else value for value in inputs], attrs)
-        new.name = f"{node.name}_{op_type}"
+        new = ir.Node("", op_type, [result if value is None else value for value in inputs], list(attributes.values()))
+        new.name = f"{node.name}_{op_type}_{len(made) + 1}"
         new.metadata_props.update(node.metadata_props)
         new.meta.update(node.meta)
         made.append(new)
-        new.outputs[0].dtype = old.dtype
+        new.outputs[0].dtype = dtype or old.dtype
         new.outputs[0].name = f"{old.name}_{op_type}_{len(made)}"
     graph.insert_before(node, made)
     last = made[-1].outputs[0]
-    name, last.shape, last.metadata_props = old.name, old.shape, old.metadata_props
+    name, last.shape = old.name, old.shape
+    last.metadata_props.update(old.metadata_props)
     ir.convenience.replace_all_uses_with(old, last, replace_graph_outputs=True)
     graph.remove(node, safe=True)
     last.name = name

@@ -5,12 +5,14 @@ Nothing heavy is imported before :func:`prepare` runs.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ytk_core.dtypes import DType
 from ytk_core.errors import ToolkitError, UserError
 from ytk_core.formats.benchmark import BenchmarkRow
 from ytk_core.formats.prepare_outputs import Candidate, PluginRow, write_candidates, write_fx_nodes, write_plugins
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from ytk_core.targets import TargetProfile
 
     from ytk_client.frontend.carve import Carver
+    from ytk_client.frontend.growth import Border
     from ytk_client.frontend.load_model import LoadedModel
     from ytk_client.frontend.naming import BorderNames
     from ytk_client.frontend.recording import Recording
@@ -96,6 +99,8 @@ def prepare(request: PrepareRequest, on_phase: Callable[[str], None] = lambda _t
     from ytk_core.targets import DEFAULT_PROFILE, load_profile
 
     profile = load_profile(request.profile or request.arch or DEFAULT_PROFILE)
+    # Read when torch is loaded: its idle threads must sleep, spinning ones on a shared host cost a hundredfold.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with disk_errors(paths), Staging() as staging:
         return _Run(request, paths, profile, staging, on_phase).run()
 
@@ -138,12 +143,19 @@ class _Run:
         self._phase("capture", "capturing the model")
         program = torch_adapter.decompose(capture(model))
         self._refuse_mutation(program)
+        names = self._border_names(program, model)
+        torch_adapter.drop_constant_outputs(program)
         nodes = fx_nodes.snapshot(program, model.path)
         self._phase("export", f"exporting for {self._profile.name}")
-        is_builtin = self._profile.is_builtin
-        carver = Carver(program, namespace=request.namespace, is_builtin=is_builtin, can_vary=regions.can_vary)
+        carver = Carver(
+            program,
+            namespace=request.namespace,
+            is_builtin=self._profile.is_builtin,
+            border=_border(self._profile),
+            can_vary=regions.can_vary,
+        )
         graph = exporting.export(program, carver, self._profile)
-        names = self._name(graph, program, model)
+        exporting.name_borders(graph, names.inputs, names.outputs)
         onnx_names = exporting.annotate(graph, carver)
         exporting.strip_graph_metadata(graph)
         # The npz goes first, so that at no moment an ONNX refers to data that is not there yet.
@@ -215,8 +227,7 @@ class _Run:
             hint = "Pass the state in and return it as an output, or compute with a copy (x = x.clone())."
             raise UserError(msg, code="model_mutates_state", hint=hint)
 
-    def _name(self, graph: Any, program: torch.export.ExportedProgram, model: LoadedModel) -> BorderNames:
-        from ytk_client.frontend import export as exporting
+    def _border_names(self, program: torch.export.ExportedProgram, model: LoadedModel) -> BorderNames:
         from ytk_client.frontend import torch_adapter
         from ytk_client.frontend.naming import BorderNames, output_names
 
@@ -231,7 +242,6 @@ class _Run:
             msg = f"the program has inputs {inputs}, the model was given {len(model.flat_args)} tensors"
             raise ToolkitError(msg, code="input_mismatch")
         outputs = output_names([paths[index] for index in kept], inputs)
-        exporting.name_borders(graph, inputs, outputs)
         return BorderNames(inputs, outputs, kept)
 
     def _write_regions(
@@ -318,6 +328,14 @@ class _Run:
         paths = self._paths
         written = (paths.onnx, paths.npz, paths.reference, paths.plugins, paths.fx_nodes)
         return (*written, paths.candidates_dir) if has_regions else written
+
+
+def _border(profile: TargetProfile) -> Border:
+    """Give what a target passes to plugins: its own types, and those that it stores in one of its own."""
+    from ytk_client.frontend.growth import MAX_PLUGIN_RANK, Border
+
+    dtypes = frozenset(dtype for dtype in DType if profile.narrowed.get(dtype, dtype) in profile.dtypes)
+    return Border(dtypes, min(profile.max_rank or MAX_PLUGIN_RANK, MAX_PLUGIN_RANK))
 
 
 def _infos(names: Sequence[str], samples: Sequence[Sequence[torch.Tensor]]) -> tuple[TensorInfo, ...]:

@@ -11,7 +11,7 @@ from ytk_core.errors import UserError
 from ytk_core.formats.prepare_outputs import CandidateReason
 
 from ytk_client.frontend import legality, torch_adapter
-from ytk_client.frontend.lower_opset import NotLowered
+from ytk_client.frontend.lower_opset import NotLowered, has_lower_form
 from ytk_client.frontend.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -26,18 +26,22 @@ _REASON = {
 }
 _CERTAIN_EARLY = frozenset({"missing-op", "rank"})
 """Kinds that no constant folding changes: they are acted on before the graph is optimised, which is the dear part."""
+_REWRITTEN = ("CastLike", "Sequence", "SplitToSequence", "ConcatFromSequence", "Optional")
+"""Operators (by prefix) that translations use as intermediate forms; the optimiser or the lowering replaces them."""
 
 
 def exporter_refusals(program: torch.export.ExportedProgram) -> list[Refusal]:
-    """List every node of a decomposed program for which the exporter has no translation."""
-    found = []
-    for node in program.graph_module.graph.nodes:
-        if node.op != "call_function":
-            continue
-        text = torch_adapter.refusal_text(node)
+    """List every node of a decomposed program for which the exporter has no translation.
+
+    Of a higher-order operator (torch.cond) with such a node in one of its branches, the whole operator is listed.
+    """
+    found: dict[str, Refusal] = {}
+    inner = [(node, owner) for graph, owner in torch_adapter.subgraph_owners(program).items() for node in graph.nodes]
+    for node, owner in [*((node, node) for node in program.graph_module.graph.nodes), *inner]:
+        text = torch_adapter.refusal_text(node) if node.op == "call_function" else None
         if text is not None:
-            found.append(Refusal(node.name, CandidateReason.EXPORT_UNSUPPORTED, text))
-    return found
+            found.setdefault(owner.name, Refusal(owner.name, CandidateReason.EXPORT_UNSUPPORTED, text))
+    return list(found.values())
 
 
 def early_target_refusals(
@@ -47,7 +51,10 @@ def early_target_refusals(
     illegal = [
         found
         for found in legality.illegal_nodes(model, profile)
-        if found.verdict.kind in _CERTAIN_EARLY and not legality.is_constant(found.node)
+        if found.verdict.kind in _CERTAIN_EARLY
+        and not found.node.op_type.startswith(_REWRITTEN)
+        and not has_lower_form(found.node.op_type)
+        and not legality.is_constant(found.node)
     ]
     return _refusals(illegal, profile, program)
 
@@ -94,6 +101,7 @@ class _Origins:
         self._nodes: Mapping[str, torch.fx.Node] = {
             node.name: node for node in program.graph_module.graph.nodes if node.op == "call_function"
         }
+        self._owners = torch_adapter.subgraph_owners(program)
 
     def of(self, node: ir.Node) -> str:
         """Give the FX node's name.
@@ -120,6 +128,9 @@ class _Origins:
         raise UserError(msg, code="unattributed_node", hint="Report the model; -a with another target may accept it.")
 
     def _own(self, node: ir.Node) -> str | None:
+        exact = torch_adapter.fx_node(node)
+        if exact is not None and exact.graph in self._owners:
+            return str(self._owners[exact.graph].name)
         names = [torch_adapter.fx_node_name(node), *(value.name for value in node.outputs)]
         for name in names:
             fx = self._nodes.get(name or "")

@@ -27,7 +27,7 @@ class Recording:
     sites: dict[str, SiteRecord]
 
 
-class _Recorder(torch.fx.Interpreter):
+class _Recorder(torch.fx.Interpreter):  # type: ignore[misc]  # torch is untyped here
     def __init__(
         self, module: torch.fx.GraphModule, sites: frozenset[str], watch: Callable[[str, Any], None] | None
     ) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from ytk_core.formats.plugin_meta import ConstantAxis, Role
 from ytk_core.formats.prepare_outputs import CallSite, Candidate, NodeInput, TensorShape
@@ -122,7 +123,7 @@ def write_region(folder: Path, region: CarvedRegion, records: Mapping[str, SiteR
     spec = region_spec(region)
     program = export_body(region.body, first.inputs, [tensor.dynamic_axes for tensor in spec.inputs])
     torch.export.save(program, folder / f"{region.name}.pt2", extra_files={EXTRA_FILE: encode_region_spec(spec)})
-    arrays = {}
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
     for index, site in enumerate(region.sites):
         record = records[site.node]
         arrays |= {f"site{index}/in{i}": to_storage(tensor) for i, tensor in enumerate(record.inputs)}

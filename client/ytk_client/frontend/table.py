@@ -55,6 +55,11 @@ def panel_lines(
         return lines
     if arch is None:
         lines += ["", "Choose a target, `ytk embedded workers` lists them:", "  export ARCH=<arch spec>"]
+    if not _is_cpu(arch):
+        lines += [
+            "Choose where to score kernels, `ytk eval workers` lists them:",
+            "  export GPU=<gpu of the same kind>",
+        ]
     for row, _ in buildable:
         lines += ["", f"{row.name}: generate the kernel, then build the plugin"]
         lines += _command_lines(row, folder, spec, arch)
@@ -71,14 +76,16 @@ def panel_lines(
     return lines
 
 
+def _is_cpu(arch: str | None) -> bool:
+    return arch is not None and ArchSpec.parse(arch).device_kind == "cpu"
+
+
 def _command_lines(row: PluginRow, folder: Path, spec: str, arch: str | None) -> list[str]:
     source = folder / "sources" / f"{row.name}.module_source.py"
-    cpu = arch is not None and ArchSpec.parse(arch).device_kind == "cpu"
     namespace = [] if row.namespace == "yasp" else [f"--plugin-namespace {row.namespace}"]
     # Without a target the strictest one is assumed, which is a TensorRT.
-    target = "cpu" if cpu else "tensorrt"
-    gpu = [] if cpu else ["-g <gpu>"]
-    generate = [f"-r {folder / (row.gaia_input or '')}", *gpu, f"--config deployment_target={target}"]
+    place, target = ("cpu", "cpu") if _is_cpu(arch) else ('"$GPU"', "tensorrt")
+    generate = [f"-r {folder / (row.gaia_input or '')}", f"-g {place}", f"--config deployment_target={target}"]
     return [
         f"  mkdir -p {source.parent} {folder / 'plugins'}",
         "  ytk kernelgen compile \\",

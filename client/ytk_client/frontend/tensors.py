@@ -28,7 +28,7 @@ def to_storage(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """Give the array as our files store it (bfloat16 as its bits, uint16), of the same shape."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if plain.dtype is torch.bfloat16:
-        return plain.view(torch.uint16).numpy()
+        plain = plain.view(torch.uint16)
     array: np.ndarray[Any, Any] = plain.numpy()
     return array
 

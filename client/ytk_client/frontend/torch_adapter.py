@@ -23,6 +23,7 @@ from torch.onnx._internal.exporter import _core, _dispatching, _registration
 EXPORTER_OPSET = 18
 """What torchlib writes, whatever opset is asked for."""
 
+_ERROR_CHECKS = frozenset({torch.ops.aten._linalg_check_errors.default})  # noqa: SLF001 - an operator name
 _NOISY_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")
 
 
@@ -65,7 +66,43 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
     What is left is exactly what will be dispatched; ops without a translation and without a decomposition stay.
     """
     with quiet():
-        return _core._prepare_exported_program_for_export(program, registry=torchlib_registry())  # noqa: SLF001 - no public form
+        program = _core._prepare_exported_program_for_export(program, registry=torchlib_registry())  # noqa: SLF001 - no public form
+    _drop_error_checks(program)
+    program.graph_module.graph.eliminate_dead_code()
+    program.graph_module.recompile()
+    return program
+
+
+def _drop_error_checks(program: torch.export.ExportedProgram) -> None:
+    """Remove the checks that linalg functions leave behind: effects with tokens, which ONNX has no word for.
+
+    A model that would fail such a check at run time gives NaN or infinity in an engine instead of an exception.
+    """
+    graph, signature = program.graph_module.graph, program.graph_signature
+    for node in list(graph.nodes):
+        if node.target is torch.ops.higher_order.with_effects and node.args[1] in _ERROR_CHECKS:
+            token = node.args[0]
+            for result in list(node.users):
+                result.replace_all_uses_with(token)
+                signature.replace_all_uses(result.name, token.name)
+                graph.erase_node(result)
+            graph.erase_node(node)
+    kinds = torch.export.graph_signature
+    output = graph.output_node()
+    kept = [
+        (value, spec)
+        for value, spec in zip(output.args[0], signature.output_specs, strict=True)
+        if spec.kind is not kinds.OutputKind.TOKEN or value.op != "placeholder"
+    ]
+    if len(kept) == len(signature.output_specs):
+        return
+    output.args = (tuple(value for value, _ in kept),)
+    signature.output_specs[:] = [spec for _, spec in kept]
+    tokens = {spec.arg.name for spec in signature.input_specs if spec.kind is kinds.InputKind.TOKEN}
+    unused = {node.name: node for node in graph.nodes if node.name in tokens and not node.users}
+    signature.input_specs[:] = [spec for spec in signature.input_specs if spec.arg.name not in unused]
+    for node in unused.values():
+        graph.erase_node(node)
 
 
 def refusal_text(node: torch.fx.Node) -> str | None:
@@ -129,7 +166,7 @@ def _emitter(placeholder: Placeholder) -> Callable[..., Any]:
     return emit
 
 
-def failing_fx_node(error: BaseException) -> str | None:
+def failing_fx_node(error: BaseException) -> torch.fx.Node | None:
     """Give the FX node that a translation failed at, or None where the failure is not about one node.
 
     The exceptions carry no node, so it is read from the translator's frame.
@@ -140,7 +177,7 @@ def failing_fx_node(error: BaseException) -> str | None:
         while traceback is not None:
             frame = traceback.tb_frame
             if frame.f_code.co_name == "_handle_call_function_node_with_lowering":
-                return str(frame.f_locals["node"].name)
+                return frame.f_locals["node"]
             traceback = traceback.tb_next
         link = link.__cause__ or link.__context__
     return None
@@ -153,13 +190,29 @@ def optimize(model: ir.Model) -> ir.Model:
     return optimised
 
 
+def fx_node(node: ir.Node) -> torch.fx.Node | None:
+    """Give the FX node that an ONNX node was translated from, or None where a rewrite lost it."""
+    return node.meta.get("node")
+
+
 def fx_node_name(node: ir.Node) -> str | None:
-    """Give the name of the FX node that an ONNX node was translated from, or None where a rewrite lost it."""
-    origin = node.meta.get("node")
+    """Give the name of the FX node that an ONNX node was translated from; it survives in the file."""
+    origin = fx_node(node)
     if origin is not None:
         return str(origin.name)
     text = node.metadata_props.get("pkg.torch.onnx.fx_node", "")
     return text[1:].split(" ", 1)[0] if text.startswith("%") else None
+
+
+def subgraph_owners(program: torch.export.ExportedProgram) -> dict[torch.fx.Graph, torch.fx.Node]:
+    """Give, for each graph inside a higher-order operator (the branches of torch.cond), that operator's top-level node."""
+    owners: dict[torch.fx.Graph, torch.fx.Node] = {}
+    for node in program.graph_module.graph.nodes:
+        for arg in node.all_input_nodes:
+            inner = getattr(program.graph_module, arg.target, None) if arg.op == "get_attr" else None
+            if isinstance(inner, torch.fx.GraphModule):
+                owners |= {each.graph: node for each in inner.modules() if isinstance(each, torch.fx.GraphModule)}
+    return owners
 
 
 def module_scopes(node: torch.fx.Node) -> list[tuple[str, str]]:
@@ -169,6 +222,14 @@ def module_scopes(node: torch.fx.Node) -> list[tuple[str, str]]:
         (str(path), kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}")
         for path, kind in stack.values()
     ]
+
+
+def original_operator(node: torch.fx.Node) -> Any:
+    """Give the operator that a decomposition was for: ``aten.i0`` of a ``prims.bessel_i0`` node; else the node's own."""
+    target = node.target
+    original = node.meta.get("original_aten")
+    is_primitive = isinstance(target, torch._ops.OpOverload) and target.namespace == "prims"  # noqa: SLF001 - the class has no public name
+    return original if is_primitive and isinstance(original, torch._ops.OpOverload) else target  # noqa: SLF001 - as above
 
 
 def lifted_tensors(program: torch.export.ExportedProgram) -> dict[str, tuple[str, torch.Tensor, str]]:
@@ -199,6 +260,17 @@ def user_output_names(program: torch.export.ExportedProgram) -> list[str | None]
             tensor = isinstance(spec.arg, torch.export.graph_signature.TensorArgument)
             names.append(spec.arg.name if tensor else None)
     return names
+
+
+def drop_constant_outputs(program: torch.export.ExportedProgram) -> None:
+    """Take outputs that are no tensors (None, numbers) out of the graph: the exporter cannot name them."""
+    kinds = torch.export.graph_signature
+    output = program.graph_module.graph.output_node()
+    pairs = zip(output.args[0], program.graph_signature.output_specs, strict=True)
+    kept = [(value, spec) for value, spec in pairs if isinstance(spec.arg, kinds.TensorArgument)]
+    output.args = (tuple(value for value, _ in kept),)
+    program.graph_signature.output_specs[:] = [spec for _, spec in kept]
+    program.graph_module.recompile()
 
 
 def mutated_names(program: torch.export.ExportedProgram) -> list[str]:

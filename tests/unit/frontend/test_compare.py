@@ -1,0 +1,144 @@
+"""The comparison with torch: it catches a fault wherever it is, names it, and then nothing is written."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from ytk_client.frontend import compare, weights
+from ytk_core.errors import NotAvailableError, UserError
+from ytk_core.formats.reference import read_reference
+
+pytestmark = pytest.mark.torch
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+DISTANCE = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.centres = nn.Parameter(torch.randn(60, 40))
+    def forward(self, x):
+        return torch.cdist(x, self.centres, compute_mode="donot_use_mm_for_euclid_dist").exp()
+
+def get_fwd_args():
+    return (torch.randn(5, 40),)
+"""
+
+
+def spoil(monkeypatch, name: str, amount: float) -> None:
+    """Let the weight file hold another value than the model, as a faulty exporter would."""
+    honest = weights._array
+
+    def array(value):
+        found = np.array(honest(value))
+        if value.name == name:
+            found.flat[0] += amount
+        return found
+
+    monkeypatch.setattr(weights, "_array", array)
+
+
+def test_a_wrong_weight_is_caught_and_located(run_prepare, monkeypatch, tmp_path):
+    spoil(monkeypatch, "encoder.4.weight", 0.05)
+    with pytest.raises(UserError, match="differs from torch") as caught:
+        run_prepare(EXAMPLES / "fold" / "model.py")
+    assert caught.value.code == "export_differs"
+    assert "'encoder.4'" in caught.value.message
+    assert "aten.conv2d" in caught.value.message
+    assert "max difference" in caught.value.message
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_wrong_weight_that_only_the_plugin_reads_is_caught(run_prepare, monkeypatch):
+    """No evaluator runs the placeholder, so its weights are compared as they are."""
+    spoil(monkeypatch, "centres", 0.5)
+    with pytest.raises(UserError, match="'centres'") as caught:
+        run_prepare(DISTANCE)
+    assert caught.value.code == "export_differs"
+
+
+def test_earlier_outputs_survive_a_failed_run(run_prepare, monkeypatch):
+    _, out = run_prepare(DISTANCE)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    spoil(monkeypatch, "centres", 0.5)
+    with pytest.raises(UserError):
+        run_prepare(DISTANCE)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        # Silent losses of the exporter: export, checker and run succeed, the values are wrong.
+        ("F.avg_pool2d(x, 3, divisor_override=2)", "aten.avg_pool2d"),
+        ("torch.rand_like(x) + x", "aten.rand_like"),
+    ],
+)
+def test_unfaithful_exports_are_refused(run_prepare, expression, words):
+    with pytest.raises(UserError) as caught:
+        run_prepare(
+            f"class Model(nn.Module):\n    def forward(self, x):\n        return {expression}\n"
+            "def get_fwd_args():\n    return (torch.randn(1, 2, 7, 7),)\n"
+        )
+    assert caught.value.code == "export_differs"
+    assert words in caught.value.message
+    assert "model.py:7" in caught.value.message
+    assert ("random" in caught.value.hint) == ("rand" in expression)
+
+
+@pytest.mark.parametrize("only", ["onnxruntime", "openvino", "onnx.reference"])
+def test_every_evaluator_accepts_the_examples(run_prepare, monkeypatch, only):
+    factories = [(name, factory) for name, factory in compare._EVALUATORS if name == only]
+    monkeypatch.setattr(compare, "_EVALUATORS", tuple(factories))
+    report, _ = run_prepare(EXAMPLES / "volume_lifter" / "model.py", samples=1)
+    assert report.evaluator == only
+    assert all(verdict.ok for verdict in report.accuracy)
+
+
+def test_without_any_evaluator_nothing_is_written(run_prepare, monkeypatch, tmp_path):
+    monkeypatch.setattr(compare, "_EVALUATORS", ())
+    with pytest.raises(NotAvailableError) as caught:
+        run_prepare(EXAMPLES / "fold" / "model.py")
+    assert caught.value.code == "no_evaluator"
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_half_precision_models_are_compared_in_their_own_tolerance(run_prepare):
+    report, out = run_prepare(
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(32, 32).half()
+            def forward(self, x):
+                return self.layer(x.half()).float()
+
+        def get_fwd_args():
+            return (torch.randn(4, 32),)
+        """
+    )
+    assert report.rows == ()
+    assert read_reference(out / "model.reference.npz").outputs[0].dtype == "float32"
+    model = onnx.load(str(out / "model.onnx"))
+    assert {value.data_type for value in model.graph.initializer} == {onnx.TensorProto.FLOAT16}
+
+
+def test_bfloat16_stays_inside_the_network_and_the_reference_holds_bits(run_prepare):
+    """For a target that has bfloat16."""
+    _, out = run_prepare(
+        """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(64, 32).bfloat16()
+            def forward(self, x):
+                return self.layer(x)
+
+        def get_fwd_args():
+            return (torch.randn(4, 64).bfloat16(),)
+        """,
+        profile="trt1015",
+    )
+    reference = read_reference(out / "model.reference.npz")
+    assert reference.inputs[0].dtype == "bfloat16"
+    assert reference.samples[0].outputs["output"].dtype == np.uint16
