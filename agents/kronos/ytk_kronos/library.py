@@ -13,6 +13,7 @@ import msgspec
 from ytk_core.agent.handler import JobHandler
 from ytk_core.agent.local import run_job_locally
 from ytk_core.archspec import ArchSpec
+from ytk_core.files import atomic_write
 from ytk_core.formats.engine_bundle import EngineManifest, read_manifest
 from ytk_core.formats.plugin_manifest import SUFFIX
 from ytk_core.formats.verify_report import VerifyReport, read_verify_report
@@ -123,4 +124,5 @@ def _run(
         job = run_job_locally(handler, spec, files, Path(directory), sandbox_mode=sandbox_mode, log=log)
         outcome = asyncio.run(job)
         for name, path in outputs.items():
-            shutil.copyfile(outcome.outputs[name], path)
+            with outcome.outputs[name].open("rb") as source, atomic_write(path) as stream:
+                shutil.copyfileobj(source, stream)
