@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 TOKEN_VARIABLE = "YTK_TASK_TOKEN"  # noqa: S105  (a mark to find processes by, no secret)
+PLACE_VARIABLE = "YTK_TASK_DIR"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -52,13 +53,23 @@ def kill_group(pgid: int) -> None:
 def strays(token: str) -> list[int]:
     """Give the processes that carry a task's token in their environment, whatever group or parent they have now."""
     mark = f"{TOKEN_VARIABLE}={token}".encode()
+    return _with_environment(lambda entries: mark in entries)
+
+
+def strays_below(root: Path) -> list[int]:
+    """Give the processes of any task that ran in a directory below ``root``."""
+    prefix = f"{PLACE_VARIABLE}={root}/".encode()
+    return _with_environment(lambda entries: any(entry.startswith(prefix) for entry in entries))
+
+
+def _with_environment(wanted: Callable[[list[bytes]], bool]) -> list[int]:
     found = []
     for stat in _all():
         try:
             environ = Path(f"/proc/{stat.pid}/environ").read_bytes()
         except OSError:
             continue  # ended, or another user's
-        if mark in environ.split(b"\0") and not stat.zombie and stat.pid != os.getpid():
+        if not stat.zombie and stat.pid != os.getpid() and wanted(environ.split(b"\0")):
             found.append(stat.pid)
     return found
 

@@ -10,6 +10,7 @@ import grpc.aio
 import structlog
 
 from ytk_core import sandbox
+from ytk_core.agent import processes
 from ytk_core.agent.attempt import Attempt, Place, hand_back, remove_tree
 from ytk_core.agent.calls import Stubs
 from ytk_core.agent.handler import JobHandler
@@ -164,6 +165,7 @@ class AgentRuntime:
         """Remove what a killed predecessor left."""
         root = self._place.work_root
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        processes.kill_all(lambda: processes.strays_below(root.resolve()))
         for leftover in root.iterdir():
             remove_tree(leftover)
 

@@ -120,7 +120,7 @@ def prepare_task(
         (workdir / name).unlink(missing_ok=True)
     (workdir / TASK_FILE).write_bytes(msgspec.json.encode(dict(task), enc_hook=_path_as_text))
     token = uuid.uuid4().hex
-    marked = {**(env or {}), processes.TOKEN_VARIABLE: token}
+    marked = {**(env or {}), processes.TOKEN_VARIABLE: token, processes.PLACE_VARIABLE: str(workdir)}
     child = [sys.executable, "-P", "-m", "ytk_core.agent.child", ref, str(workdir)]
     if sandbox is None:
         (workdir / "tmp").mkdir(exist_ok=True)

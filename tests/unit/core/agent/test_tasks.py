@@ -71,7 +71,7 @@ def test_environment_is_a_short_list(
     env = run("environment", tmp_path, sandbox=policy, env={"EXTRA": "1"})
     assert "secret" not in env.values()
     assert (env["OMP_NUM_THREADS"], env["EXTRA"]) == ("3", "1")
-    assert set(env) <= {*sandboxes._PASSED_ENV, *ENV, "EXTRA", "HOME", "TMPDIR", "USER", "LOGNAME", "YTK_TASK_TOKEN",
+    assert set(env) <= {*sandboxes._PASSED_ENV, *ENV, "EXTRA", "HOME", "TMPDIR", "USER", "LOGNAME", "YTK_TASK_TOKEN", "YTK_TASK_DIR",
         "PYTHONUNBUFFERED", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE", "PYTHONFAULTHANDLER", "PWD"}  # fmt: skip
     if policy is not None:
         assert env["HOME"] == "/tmp"
