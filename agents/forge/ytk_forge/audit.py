@@ -176,7 +176,7 @@ def audit(
     results += static_checks(library, arch=arch, toolchain=toolchain, provides=symbol_finder(compiler))
     if not all(result.ok for result in results):
         return results
-    answer = run_probe(path, meta, toolchain.probe, mode=mode)
+    answer = run_probe(path, meta, toolchain, compiler, mode=mode)
     loaded = answer.table is not None
     fix = "Look at the kernel's static initialisers: loading must do nothing but return."
     results.append(

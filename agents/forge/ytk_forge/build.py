@@ -24,6 +24,9 @@ from ytk_forge.compile import LINK_FLAGS, TABLE_FLAGS, Units, build_flags, compi
 from ytk_forge.render import RENDERER_VERSION, TEMPLATE_DIR, render_table
 from ytk_forge.toolchain import Compiler, Toolchain, find_compiler, toolchain_for
 
+BAD_ARRAY_NEW_LENGTH = (3, 4, 29)
+"""The GLIBCXX version of a function that std::vector calls; for older targets it is rendered into the library."""
+
 
 def build_plugin(
     bundle_path: Path,
@@ -132,7 +135,10 @@ def _build(
     compiled = work / "compile"
     compiled.mkdir()
     library = compile_plugin(
-        Units(kernel=translation_unit(bundle), table=render_table(meta)),
+        Units(
+            kernel=translation_unit(bundle),
+            table=render_table(meta, old_libstdcxx=toolchain.max_glibcxx(arch) < BAD_ARRAY_NEW_LENGTH),
+        ),
         toolchain=toolchain,
         compiler=compiler,
         arch=arch,

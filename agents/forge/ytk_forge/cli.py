@@ -12,7 +12,7 @@ from typing import Any, ParamSpec
 import click
 import msgspec
 from ytk_core.archspec import ArchSpec
-from ytk_core.errors import ExitCode, YtkError
+from ytk_core.errors import ExitCode, UserError, YtkError
 from ytk_core.files import atomic_write
 from ytk_core.formats.plugin_manifest import SUFFIX, CheckResult
 from ytk_core.sandbox import SandboxMode, detect
@@ -66,22 +66,30 @@ def reports_errors(body: Callable[P, None]) -> Callable[P, None]:
 
 
 @click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @_toolchain_dir
 @click.option("--try", "try_all", is_flag=True, help="Also build and audit a small kernel for every arch spec.")
 @_output
 @_sandbox
 @_debug
 @reports_errors
-def toolchains(toolchain_dirs: Sequence[Path], try_all: bool, form: str, sandbox: SandboxMode) -> None:
-    """List the toolchains, what they build for, and what is missing to use them.
+def toolchains(
+    names: Sequence[str], toolchain_dirs: Sequence[Path], try_all: bool, form: str, sandbox: SandboxMode
+) -> None:
+    """List the toolchains (or those NAMEd), what they build for, and what is missing to use them.
 
-    Exit code 1 where a toolchain is not ready.
+    Exit code 1 where one that was named is not ready, or none at all is.
     """
     from ytk_forge.toolchain import find_compiler, load_toolchains, problems
 
     rows: list[dict[str, Any]] = []
     loaded = load_toolchains(toolchain_dirs)
+    if unknown := sorted(set(names) - {toolchain.name for toolchain in loaded}):
+        msg = f"no toolchain {', '.join(map(repr, unknown))}"
+        raise UserError(msg, code="unknown_toolchain", hint=f"There are: {', '.join(t.name for t in loaded)}.")
     for toolchain in loaded:
+        if names and toolchain.name not in names:
+            continue
         missing = problems(toolchain)
         arch_specs = toolchain.arch_specs()
         if not missing and try_all:
@@ -103,7 +111,7 @@ def toolchains(toolchain_dirs: Sequence[Path], try_all: bool, form: str, sandbox
             _show_toolchain(row, try_all)
         status = detect()
         click.echo(f"sandbox: {status.kind} ({status.reason})", err=True)
-    if not all(row["ready"] for row in rows):
+    if not (all if names or try_all else any)(row["ready"] for row in rows):
         sys.exit(ExitCode.VERDICT)
 
 

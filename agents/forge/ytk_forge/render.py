@@ -22,7 +22,7 @@ from ytk_core.formats.plugin_meta import (
 )
 from ytk_core.formats.plugin_meta_checks import meta_digest
 
-RENDERER_VERSION = "1"
+RENDERER_VERSION = "2"
 """Part of every build's cache key: increase it with any change to what is rendered."""
 
 TEMPLATE_DIR = Path(__file__).parent / "templates"
@@ -87,8 +87,13 @@ def c_double(value: float) -> str:
     return float(value).hex()
 
 
-def render_table(meta: PluginMeta) -> str:
+def render_table(meta: PluginMeta, *, old_libstdcxx: bool = False) -> str:
     """Render the translation unit that exports ``ytk_plugin()`` for a checked meta.
+
+    Args:
+        meta: The contract.
+        old_libstdcxx: The target's libstdc++ is older than the headers that the kernel is compiled with may assume: also
+            define what they call and it lacks.
 
     Raises:
         FormatError: A launcher symbol is not a C identifier, or declarations contradict each other.
@@ -138,6 +143,7 @@ def render_table(meta: PluginMeta) -> str:
             for line in shape_expr.C_HELPERS.splitlines()
         ],
         meta_digest=meta_digest(meta),
+        old_libstdcxx=old_libstdcxx,
     )
 
 

@@ -11,7 +11,9 @@ import enum
 import fnmatch
 import functools
 import itertools
+import platform
 import re
+import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -98,7 +100,8 @@ class Probe(_Strict, frozen=True, kw_only=True):
     """How a built library is loaded for the audit on this machine."""
 
     emulator: list[str] = []
-    """Command before the probe program, e.g. ``["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]``; empty: native."""
+    """Command before the probe program where the target is another machine than this one, e.g.
+    ``["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]``."""
     libraries: list[str] = []
     """Libraries to load before it, for symbols that the target's engine would provide."""
 
@@ -116,6 +119,12 @@ class Toolchain(_Strict, frozen=True, kw_only=True):
     device: DeviceCode | None = None
     tensorrt: TensorRT | None = None
     probe: Probe = Probe()
+
+    def is_foreign(self) -> bool:
+        """Whether its libraries are for another machine than this one, so that an emulator has to load them."""
+        return self.host.triple.split("-")[0] != platform.machine().replace("arm64", "aarch64").replace(
+            "AMD64", "x86_64"
+        )
 
     def mismatches(self, arch: ArchSpec) -> tuple[str, ...]:
         """Give the fields of ``arch`` that no pattern of this toolchain matches; empty: it serves the arch spec."""
@@ -304,8 +313,6 @@ def find_compiler(toolchain: Toolchain) -> Compiler:
         NotAvailableError: None of its names is installed, or it is too old or for another machine; the hint says what
             to install.
     """
-    import shutil
-
     host = toolchain.host
     path = next((hit for name in host.compilers if (hit := shutil.which(name))), None)
     if path is None:
@@ -355,5 +362,12 @@ def problems(toolchain: Toolchain) -> list[str]:
         found.append(
             f"device code ({toolchain.device.compiler} {toolchain.device.version} for {toolchain.device.sm}) is not supported by this Forge yet."
         )
+    if toolchain.is_foreign():
+        if not toolchain.probe.emulator:
+            found.append(
+                f"probe.emulator is empty, and this machine is {platform.machine()}: no program of {toolchain.host.triple} runs here."
+            )
+        elif shutil.which(toolchain.probe.emulator[0]) is None:
+            found.append(f"no emulator {toolchain.probe.emulator[0]} on PATH. Install it: {toolchain.host.install}.")
     found.extend(f"no probe library {lib}." for lib in toolchain.probe.libraries if not Path(lib).is_file())
     return found

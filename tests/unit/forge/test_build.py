@@ -259,7 +259,7 @@ class TestCandidateFaults:
 
 class TestOurFaults:
     def test_a_table_that_does_not_compile_is_ours(self, attempt, monkeypatch):
-        monkeypatch.setattr(builds, "render_table", lambda _meta: "int oops = ;")
+        monkeypatch.setattr(builds, "render_table", lambda _meta, **_: "int oops = ;")
         with pytest.raises(ToolkitError) as caught:
             attempt(bundles.fold())
         assert caught.value.code == "table_does_not_compile"
@@ -267,7 +267,7 @@ class TestOurFaults:
     def test_a_table_of_another_meta_is_ours(self, attempt, monkeypatch):
         render = builds.render_table
         monkeypatch.setattr(
-            builds, "render_table", lambda meta: render(msgspec.structs.replace(meta, plugin_name="Other"))
+            builds, "render_table", lambda meta, **_: render(msgspec.structs.replace(meta, plugin_name="Other"))
         )
         with pytest.raises(ToolkitError) as caught:
             attempt(bundles.fold())

@@ -12,6 +12,7 @@ from fakes import kernel_bundles as bundles
 from ytk_core.errors import ExitCode
 from ytk_core.formats.kernel_bundle import render_bundle
 from ytk_forge.main import main
+from ytk_forge.toolchain import SHIPPED_DIR
 
 
 @pytest.fixture
@@ -44,31 +45,46 @@ class TestToolchains:
 
     def test_json(self, run, arch):
         result = run("toolchains", "-o", "json")
-        (row,) = json.loads(result.stdout)["toolchains"]
+        row = next(row for row in json.loads(result.stdout)["toolchains"] if row["name"] == "amd64-linux-gcc")
         assert row["ready"]
         assert str(arch) in row["arch_specs"]
         assert row["missing"] == []
 
+    def test_one_toolchain_by_name(self, run):
+        result = run("toolchains", "amd64-linux-gcc", "-o", "json")
+        assert [row["name"] for row in json.loads(result.stdout)["toolchains"]] == ["amd64-linux-gcc"]
+
+    def test_unknown_name(self, run):
+        result = run("toolchains", "vax")
+        assert result.exit_code == ExitCode.YOURS
+        assert "no toolchain 'vax'" in result.stderr
+        assert "amd64-linux-gcc" in result.stderr
+
+    def test_one_that_is_not_ready_is_a_failure_only_when_asked_for(self, run, tmp_path):
+        text = (SHIPPED_DIR / "amd64-linux-gcc.toml").read_text()
+        text = text.replace('"g++", "x86_64-linux-gnu-g++"', '"no-such-g++"').replace('"amd64-linux-gcc"', '"mine"')
+        (tmp_path / "mine.toml").write_text(text)
+        assert run("toolchains", "--toolchain-dir", tmp_path).exit_code == ExitCode.OK
+        assert run("toolchains", "mine", "--toolchain-dir", tmp_path).exit_code == ExitCode.VERDICT
+
     def test_missing_compiler(self, run, monkeypatch, tmp_path):
         monkeypatch.setenv("PATH", str(tmp_path))
         result = run("toolchains")
-        assert result.exit_code == ExitCode.VERDICT
+        assert result.exit_code == ExitCode.VERDICT, "none is ready"
         assert "NOT READY" in result.stdout
         assert "missing: toolchain amd64-linux-gcc: no C++ compiler" in result.stdout
         assert "apt-get install g++" in result.stdout
 
     def test_trying_builds_for_every_arch_spec(self, run, tmp_path, monkeypatch):
         # A narrower toolchain file: one build is enough to see that it is made.
-        from ytk_forge.toolchain import SHIPPED_DIR
-
         text = (SHIPPED_DIR / "amd64-linux-gcc.toml").read_text()
         text = text.replace('["cpuv4", "cpuv3", "cpuv2"]', '["cpuv2"]').replace('["ov20264", "ort132"]', '["ov20264"]')
         (tmp_path / "t.toml").write_text(text)
-        result = run("toolchains", "--try", "--toolchain-dir", tmp_path)
+        result = run("toolchains", "amd64-linux-gcc", "--try", "--toolchain-dir", tmp_path)
         assert result.exit_code == ExitCode.OK, result.output
         assert "amd64-linux-gcc  works" in result.stdout
         (tmp_path / "t.toml").write_text(text.replace('"libm.so.6",', ""))
-        result = run("toolchains", "--try", "--toolchain-dir", tmp_path)
+        result = run("toolchains", "amd64-linux-gcc", "--try", "--toolchain-dir", tmp_path)
         assert result.exit_code == ExitCode.VERDICT
         assert "needed: found libm.so.6" in result.stdout
 

@@ -1,26 +1,34 @@
-"""The parent's side of the probe: start it in the sandbox, read its answer as hostile input."""
+"""The parent's side of the probe: start it in the sandbox, read its answer as hostile input.
+
+Two probe programs give the same answers: ``child.py`` in this interpreter, and ``native/probe.cpp``, compiled by the
+toolchain's own compiler, for libraries of another machine (run by its emulator).
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from ytk_core.errors import UserError
+from ytk_core.abi import include_dir
+from ytk_core.errors import ToolkitError, UserError
 from ytk_core.formats import shape_expr
 from ytk_core.formats.plugin_meta import AttributeType, PluginMeta
 from ytk_core.sandbox import SandboxMode
 
 from ytk_forge.confined import run_confined
-from ytk_forge.render import input_axes
-from ytk_forge.toolchain import Probe
+from ytk_forge.render import ATTRIBUTE_NUMBER, input_axes
+from ytk_forge.toolchain import Compiler, Toolchain
 
 PROBE_LIMIT_S = 30.0
 MAX_ANSWER_BYTES = 1024 * 1024
 AttributeValue = list[int] | list[float] | str
 _CHILD = Path(__file__).with_name("child.py")
+_NATIVE = Path(__file__).parent / "native"
 
 
 class VariantView(msgspec.Struct, frozen=True):
@@ -96,41 +104,111 @@ def _extent(meta: PluginMeta, index: int, axis: int, pick: str) -> int:
     )
 
 
-def run_probe(library: Path, meta: PluginMeta, probe: Probe, *, mode: SandboxMode) -> Answer:
+def run_probe(
+    library: Path,
+    meta: PluginMeta,
+    toolchain: Toolchain,
+    compiler: Compiler,
+    *,
+    mode: SandboxMode,
+    native: bool = False,
+) -> Answer:
     """Load a library in a sandboxed process and give what its table says.
+
+    Args:
+        library: For the toolchain's machine.
+        meta: Decides the questions to its shape function.
+        toolchain: How it was built; its emulator runs the probe where its machine is not this one.
+        compiler: Compiles the native probe program.
+        mode: "optional" loads it without a sandbox where none works.
+        native: Use the native probe program also where Python could load the library.
 
     Raises:
         BoardError: No sandbox works and ``mode`` is ``required``.
+        ToolkitError: The native probe program does not compile.
     """
     cases = shape_cases(meta)
+    foreign = toolchain.is_foreign()
+    libraries = toolchain.probe.libraries
     with tempfile.TemporaryDirectory(prefix="ytk-probe-") as directory:
         workdir = Path(directory)
-        inside = workdir / "plugin.so"
+        inside, request, answer_file = (workdir / name for name in ("plugin.so", "request", "answer.json"))
         inside.write_bytes(library.read_bytes())
-        request = {
-            "library": str(inside),
-            "preload": probe.libraries,
-            "outputs": len(meta.outputs),
-            "attributes": _attributes(meta),
-            "cases": msgspec.to_builtins(cases),
-        }
-        (workdir / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        program = [*probe.emulator, sys.executable, "-I", "-S", str(_CHILD)]
+        if foreign or native:
+            request.write_text(_lines(inside, libraries, meta, cases), encoding="ascii")
+            (workdir / "probe").write_bytes(
+                _native_probe(toolchain.host.sysroot, toolchain.host.install, compiler, mode)
+            )
+            (workdir / "probe").chmod(0o755)
+            program = [*(toolchain.probe.emulator if foreign else ()), str(workdir / "probe")]
+        else:
+            asked = {
+                "library": str(inside),
+                "preload": libraries,
+                "outputs": len(meta.outputs),
+                "attributes": _attributes(meta),
+                "cases": msgspec.to_builtins(cases),
+            }
+            request.write_text(json.dumps(asked), encoding="utf-8")
+            program = [sys.executable, "-I", "-S", str(_CHILD)]
         done = run_confined(
-            [*program, str(workdir / "request.json"), str(workdir / "answer.json")],
+            [*program, str(request), str(answer_file)],
             workdir,
             mode=mode,
             wall_limit_s=PROBE_LIMIT_S,
-            read_only=[_CHILD.parent, *(Path(path) for path in probe.libraries)],
+            read_only=[_CHILD.parent, *(Path(path) for path in libraries)],
         )
         if done.timed_out:
             return Answer(problem=f"did not return within {PROBE_LIMIT_S:g} s")
-        answer = _read_answer(workdir / "answer.json")
+        answer = _read_answer(answer_file)
     if answer is None:
         ended = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
         last = done.output.strip().splitlines()[-1:] or [""]
         return Answer(problem=f"the loading process ended with {ended} and no answer {last[0][:200]}".rstrip())
     return msgspec.structs.replace(answer, cases=cases)
+
+
+@functools.lru_cache(maxsize=8)
+def _native_probe(sysroot: str, install: str, compiler: Compiler, mode: SandboxMode) -> bytes:
+    """Compile the native probe program for a toolchain's machine, once in a process."""
+    with tempfile.TemporaryDirectory(prefix="ytk-probe-") as directory:
+        workdir = Path(directory)
+        for source in (_NATIVE / "probe.cpp", include_dir() / "ytk_kernel.h"):
+            (workdir / source.name).write_bytes(source.read_bytes())
+        flags = [f"--sysroot={sysroot}"] if sysroot else []
+        # -ldl: before glibc 2.34 dlopen has a library of its own.
+        command = [compiler.path, *flags, "-std=c++17", "-O0", "-I.", "probe.cpp", "-o", "probe", "-ldl"]
+        read_only = [Path(sysroot)] if sysroot else []
+        done = run_confined(command, workdir, mode=mode, wall_limit_s=PROBE_LIMIT_S, read_only=read_only)
+        if done.returncode:
+            first = (done.output.strip().splitlines() or ["no message"])[0]
+            msg = f"the probe program does not compile with {compiler.banner}: {first}"
+            raise ToolkitError(msg, code="probe_does_not_compile", hint=f"Check the toolchain: {install}.")
+        return (workdir / "probe").read_bytes()
+
+
+def _lines(library: Path, preload: Sequence[str], meta: PluginMeta, cases: Sequence[ShapeCase]) -> str:
+    """Give the request of the native probe program: lines of words, strings in hex."""
+    lines = [
+        f"library {_hex(str(library))}",
+        *(f"preload {_hex(path)}" for path in preload),
+        f"outputs {len(meta.outputs)}",
+    ]
+    for name, value in _attributes(meta).items():
+        if isinstance(value, str):
+            lines.append(f"attribute {_hex(name)} {ATTRIBUTE_NUMBER[AttributeType.STRING]} 1 {_hex(value)}")
+            continue
+        kind = AttributeType.FLOATS if any(isinstance(item, float) for item in value) else AttributeType.INTS
+        words = " ".join(item.hex() if isinstance(item, float) else str(item) for item in value)
+        lines.append(f"attribute {_hex(name)} {ATTRIBUTE_NUMBER[kind]} {len(value)} {words}")
+    for case in cases:
+        dims = " ".join(" ".join(map(str, (len(extents), *extents))) for extents in case.inputs)
+        lines.append(f"case {case.variant} {len(case.inputs)} {dims}")
+    return "\n".join(lines) + "\n"
+
+
+def _hex(text: str) -> str:
+    return "x" + text.encode().hex()
 
 
 def _read_answer(path: Path) -> Answer | None:
