@@ -171,7 +171,11 @@ def _round(turn: Turn, free: Collection[FreeWorker]) -> Round:
     ready = [
         _within_slots(one, held[one.worker.worker_id]) for one in free if _serves(known.get(one.worker.worker_id), one)
     ]
-    live = [worker.description for worker in known.values() if worker.connected and not worker.draining]
+    live = [
+        worker.description
+        for worker in known.values()
+        if worker.live(turn.now, turn.policy.lease_s) and not worker.draining
+    ]
     return Round.begin(ready, live, turn.tx.held_devices())
 
 

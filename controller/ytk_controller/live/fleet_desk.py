@@ -63,8 +63,7 @@ class FleetDesk:
 
 
 def _view(turn: Turn, worker: WorkerRecord, job_ids: list[str]) -> WorkerView:
-    lost = not worker.connected or worker.last_seen + turn.policy.lease_s < turn.now
-    if lost:
+    if not worker.live(turn.now, turn.policy.lease_s):
         state = WorkerState.LOST
     elif worker.draining:
         state = WorkerState.DRAINING

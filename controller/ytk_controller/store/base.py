@@ -40,6 +40,10 @@ class WorkerRecord(_Frozen, frozen=True, kw_only=True):
         """The worker's id."""
         return self.description.worker_id
 
+    def live(self, now: float, lease_s: float) -> bool:
+        """Whether it is connected and was heard of within a lease's time (its controller may have died)."""
+        return self.connected and self.last_seen + lease_s >= now
+
 
 class TokenRecord(_Frozen, frozen=True, kw_only=True):
     """A token: its hash, never the token. ``expires_at`` 0 means never."""
