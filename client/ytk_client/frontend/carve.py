@@ -106,6 +106,7 @@ class Carver:
         self._namespace = namespace
         self._is_builtin = is_builtin
         self._regions: dict[str, CarvedRegion] = {}
+        torch_adapter.make_lifted_tensors_real(program)
         self._lifted = torch_adapter.lifted_tensors(program)
 
     @property
@@ -194,7 +195,8 @@ class Carver:
     def _port(self, node: torch.fx.Node) -> Port:
         value = node.meta["val"]
         shape = tuple(-1 if isinstance(dim, torch.SymInt) else int(dim) for dim in value.shape)
-        role, _, qualified = self._lifted.get(node.name, (Role.ACTIVATION, None, ""))
+        origin = torch_adapter.real_form_of(node) or node
+        role, _, qualified = self._lifted.get(origin.name, (Role.ACTIVATION, None, ""))
         return Port(node.name, DTYPES[value.dtype], shape, Role(role), qualified)
 
     def _region_for(

@@ -21,6 +21,7 @@ from ytk_core.errors import NotAvailableError, ToolkitError, UserError
 from ytk_core.formats.verify_report import OutputAccuracy
 
 from ytk_client.frontend.tensors import from_onnx
+from ytk_client.frontend.user_code import first_line
 
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 
@@ -47,13 +48,17 @@ def rougher(*precisions: str) -> str:
 
 
 class Evaluator(Protocol):
-    """Runs an ONNX graph; arrays by value name, bfloat16 as ml_dtypes' type.
+    """Runs an ONNX graph; arrays by value name, bfloat16 as ml_dtypes' type."""
 
-    ``precision`` is the finest arithmetic it has: tolerances are not finer.
-    """
+    @property
+    def name(self) -> str:
+        """The package that computes."""
+        ...
 
-    name: str
-    precision: str
+    @property
+    def precision(self) -> str:
+        """Its finest arithmetic."""
+        ...
 
     def run(self, feeds: Arrays) -> dict[str, np.ndarray[Any, Any]]:
         """Give every graph output."""
@@ -129,25 +134,53 @@ def cut(model_path: Path, cut_path: Path, *, extra_outputs: Sequence[str] = ()) 
 
 
 def make_evaluator(graph: CutGraph) -> Evaluator:
-    """Give the first evaluator that loads the graph: ONNX Runtime, OpenVINO, onnx's own reference.
+    """Give an evaluator for a graph: ONNX Runtime, else OpenVINO, else onnx's own reference, whichever loads and runs it."""
+    return _FirstThatWorks(graph) if graph.outputs else _NothingToRun()
 
-    Raises:
-        NotAvailableError: None of them does.
-    """
-    if not graph.outputs:
-        return _NothingToRun()
-    reasons = []
-    for name, factory in _EVALUATORS:
-        if importlib.util.find_spec(name.partition(".")[0]) is None:
-            continue
-        if DType.BFLOAT16 in graph.dtypes.values() and name != "onnx.reference":
-            continue  # the others neither take bfloat16 arrays nor compute in it on every host
-        try:
-            return factory(graph.path)
-        except Exception as err:  # noqa: BLE001 - "cannot load" has no common class, and the next one may
-            reasons.append(f"{name}: {str(err).splitlines()[0] if str(err) else type(err).__name__}")
-    msg = "the exported graph could not be loaded for the comparison with torch: " + "; ".join(reasons)
-    raise NotAvailableError(msg, code="no_evaluator", hint="pip install onnxruntime")
+
+class _FirstThatWorks:
+    """Tries the evaluators in order and stays with the first that gives a result."""
+
+    def __init__(self, graph: CutGraph) -> None:
+        self._path = graph.path
+        # The others neither take bfloat16 arrays nor compute in it on every host.
+        only_reference = DType.BFLOAT16 in graph.dtypes.values()
+        self._left = [
+            (name, factory)
+            for name, factory in _EVALUATORS
+            if importlib.util.find_spec(name.partition(".")[0]) is not None
+            and (name == "onnx.reference" or not only_reference)
+        ]
+        self._reasons: list[str] = []
+        self._current: Evaluator | None = None
+
+    @property
+    def name(self) -> str:
+        return "" if self._current is None else self._current.name
+
+    @property
+    def precision(self) -> str:
+        return "fp64" if self._current is None else self._current.precision
+
+    def run(self, feeds: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+        """Run with the current evaluator, with the next one where that fails.
+
+        Raises:
+            NotAvailableError: ``no_evaluator``: none loads and runs the graph.
+        """
+        while True:
+            if self._current is None:
+                if not self._left:
+                    tried = "; ".join(self._reasons) or "none is installed"
+                    msg = f"the exported graph could not be run for the comparison with torch: {tried}"
+                    raise NotAvailableError(msg, code="no_evaluator", hint="pip install onnxruntime")
+                self._name, factory = self._left.pop(0)
+            try:
+                self._current = self._current or factory(self._path)
+                return self._current.run(feeds)
+            except Exception as err:  # noqa: BLE001 - "cannot run this" has no common class, and the next one may
+                self._reasons.append(f"{self._name}: {first_line(str(err)) or type(err).__name__}")
+                self._current = None
 
 
 class _NothingToRun:
@@ -238,6 +271,7 @@ def compare_sample(
     """
     got = {**graph.initializers, **evaluator.run(feeds)}
     verdicts = []
+    # After the run: the evaluator may have changed to one that works.
     finest = rougher(graph.precision, evaluator.precision)
     for name in (*graph.initializers, *graph.outputs):
         dtype = graph.dtypes[name]

@@ -61,7 +61,6 @@ class Comparison:
         """
         graph = compare.cut(self._onnx_path, self._onnx_path.with_name(".ytk-cut.onnx"))
         evaluator = compare.make_evaluator(graph)
-        self.evaluator = evaluator.name
         verdicts: list[OutputAccuracy] = []
         for index, (given, outputs) in enumerate(zip(inputs, truth, strict=True)):
             recording = record(self._program, given, list(self._site_names)) if self._site_names else None
@@ -74,6 +73,7 @@ class Comparison:
                 where = self._first_divergence(given, feeds, model_path)
                 raise compare.differs(bad, where=where, evaluator=evaluator.name, random=self._random_operators())
             verdicts += found
+            self.evaluator = evaluator.name
         return verdicts
 
     def _known(
@@ -108,8 +108,8 @@ class Comparison:
         nodes = {node.name: node for node in self._program.graph_module.graph.nodes if node.op == "call_function"}
         probe = compare.cut(self._onnx_path, self._onnx_path.with_name(".ytk-probe.onnx"), extra_outputs=list(nodes))
         evaluator = compare.make_evaluator(probe)
-        finest = compare.rougher(probe.precision, evaluator.precision)
         got = evaluator.run(feeds)
+        finest = compare.rougher(probe.precision, evaluator.precision)
         culprits: list[str] = []
         # An inner value keeps the name of its FX node, a graph output has the name that the user knows.
         renamed = dict(zip(torch_adapter.user_output_names(self._program), self._names.outputs, strict=True))

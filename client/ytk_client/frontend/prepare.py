@@ -6,6 +6,7 @@ Nothing heavy is imported before :func:`prepare` runs.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -99,6 +100,12 @@ def prepare(request: PrepareRequest, on_phase: Callable[[str], None] = lambda _t
     from ytk_core.targets import DEFAULT_PROFILE, load_profile
 
     profile = load_profile(request.profile or request.arch or DEFAULT_PROFILE)
+    if "" not in profile.domains:
+        msg = f"the target {profile.name} takes no ONNX"
+        raise UserError(msg, code="no_profile", hint="Choose a TensorRT, OpenVINO or ONNX Runtime target.")
+    if not re.fullmatch(r"[A-Za-z]\w*", request.namespace) or request.namespace in profile.domains:
+        msg = f"--namespace is {request.namespace!r}"
+        raise UserError(msg, code="bad_option", hint="A letter, then letters, digits and _; none of the target's own.")
     # Read when torch is loaded: its idle threads must sleep, spinning ones on a shared host cost a hundredfold.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with disk_errors(paths), Staging() as staging:

@@ -247,6 +247,33 @@ def lifted_tensors(program: torch.export.ExportedProgram) -> dict[str, tuple[str
     return lifted
 
 
+def make_lifted_tensors_real(program: torch.export.ExportedProgram) -> None:
+    """Let complex parameters and constants enter the graph as pairs of real numbers.
+
+    The exporter stores them that way anyway; with the conversion in the graph, a region can take them as inputs.
+    """
+    graph = program.graph_module.graph
+    lifted = lifted_tensors(program)
+    for node in list(graph.nodes):
+        if node.name in lifted and node.meta["val"].is_complex():
+            users = list(node.users)
+            with graph.inserting_before(next(each for each in graph.nodes if each.op != "placeholder")):
+                real = graph.call_function(torch.ops.aten.view_as_real.default, (node,))
+                back = graph.call_function(torch.ops.aten.view_as_complex.default, (real,))
+            real.meta["val"] = torch.ops.aten.view_as_real.default(node.meta["val"])
+            back.meta["val"] = torch.ops.aten.view_as_complex.default(real.meta["val"])
+            for user in users:
+                user.replace_input_with(node, back)
+    program.graph_module.recompile()
+
+
+def real_form_of(node: torch.fx.Node) -> torch.fx.Node | None:
+    """Give the placeholder whose value a node has as real pairs, None if the node is no such conversion."""
+    if node.target is torch.ops.aten.view_as_real.default and node.all_input_nodes[0].op == "placeholder":
+        return node.all_input_nodes[0]
+    return None
+
+
 def user_input_names(program: torch.export.ExportedProgram) -> list[str]:
     """Give the placeholder names of the model's own inputs, in call order."""
     return [name for name in program.graph_signature.user_inputs if isinstance(name, str)]

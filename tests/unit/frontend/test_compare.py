@@ -142,3 +142,14 @@ def test_bfloat16_stays_inside_the_network_and_the_reference_holds_bits(run_prep
     reference = read_reference(out / "model.reference.npz")
     assert reference.inputs[0].dtype == "bfloat16"
     assert reference.samples[0].outputs["output"].dtype == np.uint16
+
+
+def test_an_evaluator_that_loads_but_does_not_run_is_passed_over(run_prepare, monkeypatch):
+    def broken(path: Path):
+        evaluator = compare._OnnxRuntime(path)
+        monkeypatch.setattr(evaluator, "run", lambda _feeds: 1 / 0)
+        return evaluator
+
+    monkeypatch.setattr(compare, "_EVALUATORS", (("onnxruntime", broken), ("onnx.reference", compare._OnnxReference)))
+    report, _ = run_prepare(EXAMPLES / "fold" / "model.py", samples=1)
+    assert report.evaluator == "onnx.reference"

@@ -401,3 +401,63 @@ def test_rerun_refreshes_its_own_files_and_leaves_others(run_prepare, write_mode
     run_prepare(two.replace("torch.special.i0(x), F.fold(x, (4, 4), (2, 2), stride=2)", "x + 1"))
     assert sorted(path.name for path in folder.iterdir()) == ["Mine.pt2", "notes.txt"]
     assert not list(out.rglob(".ytk-*"))
+
+
+def test_complex_weights_are_real_inputs_of_the_region(run_prepare):
+    """A spectral layer: the weight enters the plugin as pairs of real numbers, as the ONNX holds it."""
+    report, out = run_prepare(
+        """
+        class Spectral(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.randn(3, 3, 5, dtype=torch.complex64))
+            def forward(self, x):
+                spectrum = torch.fft.rfft(x)[..., :5]
+                mixed = torch.einsum("bix,iox->box", spectrum, self.weight)
+                return torch.fft.irfft(mixed, n=16)
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.spectral = Spectral()
+            def forward(self, x):
+                return self.spectral(x).relu()
+
+        def get_fwd_args():
+            return (torch.randn(2, 3, 16),)
+        """
+    )
+    [row] = report.rows
+    inputs = {tensor.role: tensor for tensor in report.candidates[0].node_inputs}
+    assert inputs[Role.PARAMETER].rank == 4
+    assert "spectral.weight" in report.candidates[0].parameters["tensors"]
+    [node] = placeholders(out)
+    weights = {tensor.name: list(tensor.dims) for tensor in onnx.load(str(out / "model.onnx")).graph.initializer}
+    assert [weights.get(name) for name in node.input] == [[3, 3, 5, 2], None]
+    region_runs(out, row.name)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"samples": 0}, "bad_option"),
+        ({"namespace": ""}, "bad_option"),
+        ({"namespace": "a b"}, "bad_option"),
+        ({"profile": "xnnpack"}, "no_profile"),
+        ({"profile": "trt3"}, "no_profile"),
+        ({"arch": "amd64-sm87"}, "bad_arch_spec"),
+    ],
+)
+def test_options_are_checked_first(run_prepare, tmp_path, options, code):
+    with pytest.raises(UserError) as caught:
+        run_prepare(tmp_path / "no_model.py", **options)
+    assert caught.value.code == code
+
+
+def test_a_namespace_of_ones_own(run_prepare):
+    report, out = run_prepare(EXAMPLES / "fold" / "model.py", namespace="mine")
+    assert report.rows[0].placeholder == "mine::Col2im"
+    [node] = placeholders(out)
+    assert node.domain == "mine"
+    model = onnx.load(str(out / "model.onnx"), load_external_data=False)
+    assert {entry.domain: entry.version for entry in model.opset_import} == {"": 17, "mine": 1}
