@@ -115,6 +115,8 @@ class Client:
         self._notify = notify or (lambda _text: None)
         self._patience = patience or Patience()
         self._address = settings.address()
+        self._lost = False
+        self._noting = threading.Lock()
         self._channel = sync_channel(self._address, settings.api_key.value)
         self._jobs = jobs_pb2_grpc.JobServiceStub(self._channel)
         self._fleet = fleet_pb2_grpc.FleetServiceStub(self._channel)
@@ -333,7 +335,7 @@ class Client:
         try:
             ended = False
             while not ended and not stop.is_set():
-                ended = self._retrying(lambda: pump.run_once(put), sleep=stop.wait)
+                ended = self._retrying(lambda: pump.run_once(put, self._note_alive), sleep=stop.wait)
                 if not ended:
                     stop.wait(self._patience.first_wait_s)
             put(_Ended(name))
@@ -355,20 +357,12 @@ class Client:
     def _retrying(self, work: Callable[[], _T], *, sleep: Callable[[float], object] | None = None) -> _T:
         """Run ``work``; after an infrastructure failure again, with jittered backoff, until the patience is over."""
         patience = self._patience
-        lost = False
-
-        def before_sleep(_state: tenacity.RetryCallState) -> None:
-            nonlocal lost
-            if not lost:
-                lost = True
-                self._notify(f"lost the controller at {self._address}; trying again for {patience.give_up_s:.0f} s")
-
         options: dict[str, Any] = {} if sleep is None else {"sleep": sleep}
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(_worth_another_try),
             stop=tenacity.stop_after_delay(patience.give_up_s),
             wait=tenacity.wait_random_exponential(multiplier=patience.first_wait_s, max=patience.longest_wait_s),
-            before_sleep=before_sleep,
+            before_sleep=lambda _state: self._note_lost(),
             reraise=True,
             **options,
         )
@@ -376,9 +370,22 @@ class Client:
             result = retrying(work)
         except grpc.RpcError as err:
             raise self._error(err) from err
-        if lost:
-            self._notify(f"the controller at {self._address} is back")
+        self._note_alive()
         return result
+
+    def _note_lost(self) -> None:
+        """Tell once that the controller is gone, however many calls find out."""
+        with self._noting:
+            if not self._lost:
+                self._lost = True
+                patience = self._patience.give_up_s
+                self._notify(f"lost the controller at {self._address}; trying again for {patience:.0f} s")
+
+    def _note_alive(self) -> None:
+        with self._noting:
+            if self._lost:
+                self._lost = False
+                self._notify(f"the controller at {self._address} is back")
 
     def _error(self, err: grpc.RpcError) -> YtkError:
         error = from_rpc_error(err, peer=f"the controller at {self._address}")
@@ -411,8 +418,12 @@ class _Pump:
         self._call: Any = None
         self._cancelled = False
 
-    def run_once(self, put: Callable[[Any], None]) -> bool:
+    def run_once(self, put: Callable[[Any], None], alive: Callable[[], None]) -> bool:
         """Read one connection's stream to its end.
+
+        Args:
+            put: Takes each item.
+            alive: Told when the first response comes.
 
         Returns:
             Whether all is read. False: the stream broke after something came, so open it anew.
@@ -426,7 +437,9 @@ class _Pump:
         came = False
         try:
             for response in self._call:
-                came = True
+                if not came:
+                    came = True
+                    alive()
                 for item in self._read(response):
                     put(item)
         except grpc.RpcError as err:
