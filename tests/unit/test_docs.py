@@ -27,7 +27,7 @@ def commands_in(text: str) -> list[str]:
     lines = []
     for kind, body in BLOCK.findall(text):
         if kind in {"", "sh", "bash", "console"}:
-            joined = re.sub(r"\\\n\s*", " ", body)
+            joined = re.sub(r"\s*\\\n\s*", " ", body)
             lines += [line.strip().removeprefix("$ ") for line in joined.splitlines()]
     return [line for line in lines if line.startswith(("ytk ", "make "))]
 
