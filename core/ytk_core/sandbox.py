@@ -38,6 +38,7 @@ _PASSED_ENV = (
     "LC_ALL",
     "LC_CTYPE",
     "TZ",
+    "PYTHONPATH",  # where the operator put the toolkit itself; its entries are made readable
     "LD_LIBRARY_PATH",  # boards keep CUDA and TensorRT outside the loader's default path
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
