@@ -11,6 +11,7 @@ every case. A second run finds its results in the cache.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import shlex
@@ -92,11 +93,18 @@ def main() -> int:
     shell = Shell()
     start = time.monotonic()
     (DEMO / "home").mkdir(parents=True, exist_ok=True)
+    lock = (DEMO / "lock").open("a")  # held until this process ends
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say(f"another demo is running in {ROOT / DEMO}")
+        return 2
     try:
         stop_leftovers(shell)
         if options.fresh:
-            shutil.rmtree(DEMO)
-            (DEMO / "home").mkdir(parents=True)
+            shutil.rmtree(DEMO / "out", ignore_errors=True)
+            shutil.rmtree(DEMO / "home")
+            (DEMO / "home").mkdir()
         say("--- The stack: controller, Kronos (OpenVINO), Gaia (generator, CPU evaluator), Forge")
         say(f"\n$ export YTK_HOME=$PWD/{DEMO / 'home'}")
         shell.ytk("up", "--detach")

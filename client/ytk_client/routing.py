@@ -75,7 +75,9 @@ def choose(found: Sequence[Offer], gpu: str) -> Offer:
             code="gpu_not_offered",
             hint="Start a Gaia evaluator on that device; `ytk up` starts one for this CPU.",
         )
-    hint = f"Offered: {'; '.join(dict.fromkeys(offer.shown for offer in found))}."
+    # A CPU offers many arch specs; each worker's first is its best and names it well enough.
+    best = {offer.worker_id: offer.shown for offer in reversed(found)}
+    hint = f"Offered: {'; '.join(dict.fromkeys(reversed(best.values())))}."
     if word.count("-") == 4 and (near := nearest(ArchSpec.parse(gpu.strip()), [offer.arch for offer in found])):
         hint += f" The nearest is {near[0]}, which differs in {', '.join(near[1])}."
     raise UserError(f"no evaluator offers -g {gpu}", code="gpu_not_offered", hint=hint)

@@ -76,6 +76,8 @@ def verify(
     wanted = read_reference(reference)
     params = EngineVerifyParams(iterations=iterations, warmup=warmup, threads=threads, rtol=rtol, atol=atol)
     specs = [_spec(read_manifest(bundle).arch_spec, params, no_cache=no_cache) for bundle in bundles]
+    for bundle in bundles:
+        _check_whole(bundle)
     with open_client(controller, api_key_file) as client:
         jobs = [
             submit_job(client, spec, {"engine.tgz": bundle, "reference.npz": reference})
@@ -118,6 +120,33 @@ def _spec(arch: str, params: object, *, no_cache: bool) -> JobSpec:
         measuring=True,
         no_cache=no_cache,
     )
+
+
+def _check_whole(bundle: Path) -> None:
+    """Read a bundle to its end, so that a copy that was cut short does not travel to the board.
+
+    Raises:
+        FormatError: Code ``bad_engine_bundle``.
+    """
+    import gzip
+    import zlib
+
+    from ytk_core.errors import FormatError
+    from ytk_core.formats.engine_bundle import Limits
+
+    left = Limits().max_bytes
+    try:
+        with gzip.open(bundle) as stream:
+            while block := stream.read(1 << 20):
+                left -= len(block)
+                if left < 0:
+                    return  # too large in any case: the worker says so with the limit
+    except (EOFError, zlib.error, gzip.BadGzipFile) as err:
+        raise FormatError(
+            f"{bundle}: damaged or cut short: {err}",
+            code="bad_engine_bundle",
+            hint="Copy the bundle again, or build it again with `ytk embedded compile`.",
+        ) from err
 
 
 def _labels(bundles: Sequence[Path]) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+
 import torch
 from ytk_core.errors import UserError
 
@@ -27,7 +30,8 @@ def capture(model: LoadedModel) -> torch.export.ExportedProgram:
             This is never an unsupported operator: the exporter has not been asked yet.
     """
     try:
-        with torch.no_grad(), torch_adapter.quiet(), user_output_to_stderr():
+        # A failing trace prints the whole graph so far; what matters of it becomes our message.
+        with torch.no_grad(), torch_adapter.quiet(), contextlib.redirect_stderr(io.StringIO()), user_output_to_stderr():
             return torch.export.export(model.module, model.args, dict(model.kwargs), strict=False)
     except Exception as err:  # torch.export raises nearly anything
         raise _blocked(err, model) from err

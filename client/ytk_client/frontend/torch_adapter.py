@@ -24,7 +24,14 @@ EXPORTER_OPSET = 18
 """What torchlib writes, whatever opset is asked for."""
 
 _ERROR_CHECKS = frozenset({torch.ops.aten._linalg_check_errors.default})  # noqa: SLF001 - an operator name
-_NOISY_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")
+_NOISY_LOGGERS = (
+    "torch.onnx",
+    "torch.export",
+    "torch.fx",
+    "torch.fx.experimental.symbolic_shapes",
+    "onnxscript",
+    "onnx_ir",
+)
 
 
 @dataclass(frozen=True)
