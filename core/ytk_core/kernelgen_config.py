@@ -43,10 +43,10 @@ def _word(*allowed: str) -> Callable[[Any], str]:
     return parse
 
 
-def _number(kind: type[int] | type[float], low: float, high: float) -> Callable[[Any], Any]:
+def _number(kind: type[int | float], low: float, high: float) -> Callable[[Any], Any]:
     def parse(value: Any) -> Any:
         if isinstance(value, bool):
-            raise ValueError
+            raise TypeError
         number = kind(value)
         # Not a chained "outside" test: NaN fails every comparison.
         if not low <= number <= high or (kind is int and float(value) != number):
@@ -188,7 +188,9 @@ def parse_assignments(assignments: list[str] | tuple[str, ...]) -> dict[str, Any
         name, equals, value = word.partition("=")
         if not equals:
             raise UserError(
-                f"--config {word!r} is not key=value", code="bad_config_value", hint="For example --config deployment_target=cpu."
+                f"--config {word!r} is not key=value",
+                code="bad_config_value",
+                hint="For example --config deployment_target=cpu.",
             )
         mapping[name.strip()] = value.strip()
     return validate(mapping)

@@ -13,6 +13,7 @@ from ytk_core.archspec import host_arch_specs
 from ytk_core.errors import UserError
 from ytk_core.files import atomic_write
 from ytk_core.sandbox import SandboxMode
+
 from ytk_gaia import search
 from ytk_gaia.evaluator.verdicts import Evaluation, read_evaluation
 from ytk_gaia.report import Report, make_report, require_winner, write_report
@@ -72,7 +73,9 @@ def generate_and_choose(
     checked = search.checked_config(config)
     if not region_path.is_file():
         raise UserError(
-            f"{region_path}: no such file", code="no_such_file", hint="Run `ytk embedded prepare` first, or check the path."
+            f"{region_path}: no such file",
+            code="no_such_file",
+            hint="Run `ytk embedded prepare` first, or check the path.",
         )
     arch = arch_spec or str(host_arch_specs(DEFAULT_ENGINE)[0])
     if workdir is None:

@@ -9,7 +9,6 @@ from importlib import metadata
 from pathlib import Path
 
 import click
-
 from ytk_core.agent.device import cpu_device_uid
 from ytk_core.agent.handler import JobHandler
 from ytk_core.agent.main import AgentSettings, WorkerFacts, agent_main
@@ -35,7 +34,9 @@ def torch_capabilities() -> tuple[str, ...]:
     version = metadata.version("torch").partition("+")[0]
     capabilities = [f"torch=={version}"]
     schema = Path(found.origin).parent / "_export" / "serde" / "schema.py"
-    if schema.is_file() and (number := re.search(r"^SCHEMA_VERSION = \((\d+),", schema.read_text("utf-8"), re.MULTILINE)):
+    if schema.is_file() and (
+        number := re.search(r"^SCHEMA_VERSION = \((\d+),", schema.read_text("utf-8"), re.MULTILINE)
+    ):
         capabilities.append(f"pt2_schema=={number[1]}")
     return tuple(capabilities)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-
 from ytk_core.errors import CandidateError
 from ytk_core.files import atomic_write
+
 from ytk_gaia.evaluator.verdicts import CandidateResult, Evaluation, Verdict
 
 SCHEMA_VERSION = 1
@@ -107,7 +107,9 @@ def make_report(
         result = results.get(made["id"]) or CandidateResult(
             id=made["id"], verdict=Verdict.NO_EVIDENCE, reason="not measured"
         )
-        judged = {f: getattr(result, f) for f in CandidateResult.__struct_fields__ if f in CandidateReport.__struct_fields__}
+        judged = {
+            f: getattr(result, f) for f in CandidateResult.__struct_fields__ if f in CandidateReport.__struct_fields__
+        }
         candidates.append(
             CandidateReport(
                 **judged,

@@ -8,6 +8,7 @@ from typing import Any
 from ytk_core import kernelgen_config
 from ytk_core.errors import UserError
 from ytk_core.sandbox import SandboxPolicy
+
 from ytk_gaia.evaluator.verdicts import Evaluation
 from ytk_gaia.report import rank
 
@@ -74,7 +75,8 @@ def batches(ids: Sequence[str], size: int = BATCH_SIZE) -> list[list[str]]:
 
 
 def finalists(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Give the candidates to measure once more, side by side: times of different batches may come from different moments
-    or machines and are not compared.
+    """Give the candidates to measure once more, side by side.
+
+    Times of different batches may come from different moments or machines and are not compared.
     """
     return [r.id for e in evaluations for r in rank(e.candidates)[:_FINALISTS_PER_BATCH]]

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-
 from ytk_core.dtypes import DType, storage_dtype
 from ytk_core.errors import FormatError
 
@@ -88,7 +87,7 @@ def write_task(directory: Path, task: Task) -> None:
         arrays |= {f"in_{s}_{i}": a for i, a in enumerate(sample.inputs)}
         arrays |= {f"out_{s}_{o}": a for o, a in enumerate(sample.outputs)}
         arrays |= {f"skip_{s}_{o}": a for o, a in sample.skip.items()}
-    np.savez(directory / "task.npz", allow_pickle=False, **arrays)  # type: ignore[arg-type]  # numpy types **kwds with allow_pickle's
+    np.savez(directory / "task.npz", allow_pickle=False, **arrays)
     (directory / "task.json").write_bytes(msgspec.json.format(msgspec.json.encode(task.spec), indent=1))
 
 

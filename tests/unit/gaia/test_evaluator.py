@@ -184,7 +184,9 @@ def cheats(secret, port):
         ),
         "nan_wildcard": Case(kernel("for (int64_t i = 0; i < n; ++i) y[i] = NAN;"), wrong, ("nan",)),
         "half_the_work": Case(kernel(HONEST.replace("i < n", "i < n / 2")), wrong),
-        "all_but_the_last": Case(kernel(HONEST.replace("i < n", "i < n - 1")), wrong, (f"[{ROWS - 1}, {COLUMNS - 1}]",)),
+        "all_but_the_last": Case(
+            kernel(HONEST.replace("i < n", "i < n - 1")), wrong, (f"[{ROWS - 1}, {COLUMNS - 1}]",)
+        ),
         "reduced_precision": Case(
             kernel(
                 "auto cut = [](float v) { uint32_t b; memcpy(&b, &v, 4); b &= 0xffff0000u; memcpy(&v, &b, 4); return v; };"
@@ -207,13 +209,17 @@ def cheats(secret, port):
             wrong,
         ),
         "guessed_descriptor": Case(
-            kernel(f'for (int fd = 3; fd < 64; ++fd) (void)!write(fd, "done 0 0 1\\n", 11); {HONEST}'), runtime, ("turn",)
+            kernel(f'for (int fd = 3; fd < 64; ++fd) (void)!write(fd, "done 0 0 1\\n", 11); {HONEST}'),
+            runtime,
+            ("turn",),
         ),
         "answers_twice_by_fork": Case(kernel(f"{HONEST} fork();"), runtime),
         "exits_with_success": Case(kernel(f"{HONEST} _exit(0);"), runtime, ("ended by itself with 0",)),
         "refuses": Case(kernel("return YTK_BAD_SHAPE;"), runtime, ("YTK_BAD_SHAPE",)),
         "null_pointer": Case(kernel("*(volatile int*)0 = 1;"), runtime, ("SIGSEGV",)),
-        "memory_bomb": Case(kernel(f"char* big = (char*)malloc((size_t)1 << 36); memset(big, 1, 4096); {HONEST}"), runtime),
+        "memory_bomb": Case(
+            kernel(f"char* big = (char*)malloc((size_t)1 << 36); memset(big, 1, 4096); {HONEST}"), runtime
+        ),
         "absurd_workspace": Case(
             kernel(HONEST, launcher=Launcher(fixed_workspace_bytes=1 << 50)), runtime, ("workspace",)
         ),
@@ -234,7 +240,9 @@ def cheats(secret, port):
         "reads_one_after": Case(kernel(f"{HONEST} y[0] += x[n];"), wrong),
         "mutates_its_input": Case(kernel(f"{HONEST} x[3] = 0;"), Verdict.MUTATED_INPUT, ("input 0",)),
         "mutates_and_restores": Case(
-            kernel(f"float kept = w[0]; w[0] = 7; *(volatile float*)w = kept; {HONEST}"), Verdict.MUTATED_INPUT, ("input 1",)
+            kernel(f"float kept = w[0]; w[0] = 7; *(volatile float*)w = kept; {HONEST}"),
+            Verdict.MUTATED_INPUT,
+            ("input 1",),
         ),
         "unprotects_and_mutates": Case(
             kernel(f"mprotect((void*)((uintptr_t)x & ~4095ul), 4096, 3); {HONEST} x[3] = 0;"),
@@ -253,7 +261,10 @@ def cheats(secret, port):
         "wrong_input_shape": Case(
             kernel(
                 HONEST,
-                inputs=[InputDecl(name="x", rank=2, dims=[ROWS, COLUMNS - 1]), InputDecl(name="w", rank=1, dims=[COLUMNS])],
+                inputs=[
+                    InputDecl(name="x", rank=2, dims=[ROWS, COLUMNS - 1]),
+                    InputDecl(name="w", rank=1, dims=[COLUMNS]),
+                ],
             ),
             Verdict.WRONG_SHAPE,
             ("input 0",),
@@ -286,7 +297,9 @@ def cheats(secret, port):
     if platform.machine() == "x86_64":
         stopped = FALSE_CLOCK.replace("STEP", "0")
         slow = FALSE_CLOCK.replace("STEP", "20000")
-        cases["stops_the_clock"] = Case(kernel(f"install(); work(); {HONEST}", stopped), Verdict.IMPOSSIBLE_TIME, ("floor",))
+        cases["stops_the_clock"] = Case(
+            kernel(f"install(); work(); {HONEST}", stopped), Verdict.IMPOSSIBLE_TIME, ("floor",)
+        )
         cases["slows_the_clock"] = Case(
             kernel(f"install(); work(); {HONEST}", slow), Verdict.IMPOSSIBLE_TIME, ("judge's clock",)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -107,7 +108,9 @@ def compiler_version() -> str:
 def judged_unit(bundle: KernelBundle) -> str:
     """Give the text that is compiled: the bundle's unit and the judge's entry points."""
     launcher = bundle.meta.launcher
-    workspace = f"{launcher.workspace}(ctx, in, nin, out, nout)" if launcher.workspace else str(launcher.fixed_workspace_bytes)
+    workspace = (
+        f"{launcher.workspace}(ctx, in, nin, out, nout)" if launcher.workspace else str(launcher.fixed_workspace_bytes)
+    )
     return translation_unit(bundle) + _ENTRY.format(launch=launcher.launch, workspace=workspace)
 
 
@@ -127,10 +130,8 @@ def run_limited(argv: Sequence[str], limit_s: float) -> tuple[int | None, str]:
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
     """Kill a process, started as leader of its session, with everything in its group."""
-    try:
+    with contextlib.suppress(ProcessLookupError):  # all gone
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # all gone
     process.wait()
 
 

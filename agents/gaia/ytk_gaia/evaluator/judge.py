@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-
 from ytk_core.archspec import ArchSpec
 from ytk_core.conditions import make_conditions, snapshot
 from ytk_core.digests import digest_bytes
@@ -24,6 +23,7 @@ from ytk_core.errors import FormatError, UserError
 from ytk_core.formats import shape_expr
 from ytk_core.formats.kernel_bundle import KernelBundle, parse_bundle
 from ytk_core.sandbox import SandboxMode, require
+
 from ytk_gaia.evaluator.arena import Placement
 from ytk_gaia.evaluator.build import Built, build, compiler_version
 from ytk_gaia.evaluator.compare import judge_sample, self_test
@@ -124,7 +124,10 @@ def _contract_problem(bundle: KernelBundle, task: Task) -> tuple[Verdict, str] |
         except UserError as err:
             return Verdict.WRONG_SHAPE, f"output {index}: {err.message}"
         if shape != wanted.shape:
-            return Verdict.WRONG_SHAPE, f"output {index} has the shape {list(shape)}, the region's is {list(wanted.shape)}"
+            return (
+                Verdict.WRONG_SHAPE,
+                f"output {index} has the shape {list(shape)}, the region's is {list(wanted.shape)}",
+            )
     types = tuple(t.dtype for t in (*spec.inputs, *spec.outputs))
     variants = [tuple(t.dtype for t in (*v.inputs, *v.outputs)) for v in meta.variants]
     if types not in variants:
@@ -247,14 +250,15 @@ class _Clock:
     gap_ns: int
 
 
-def _calibrate(like: KernelBundle, task: Task, arch: ArchSpec, directory: Path, threads: int, options: JudgeOptions) -> _Clock:
+def _calibrate(
+    like: KernelBundle, task: Task, arch: ArchSpec, directory: Path, threads: int, options: JudgeOptions
+) -> _Clock:
     """Measure an empty kernel on the same buffers.
 
     Raises:
         CandidateFaultError: Not even that runs here; the worker is sick.
     """
     import msgspec
-
     from ytk_core.formats.plugin_meta import Launcher
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -389,7 +393,9 @@ def evaluate(
     )
 
 
-def _calibrated(like: KernelBundle, task: Task, arch: ArchSpec, workdir: Path, threads: int, options: JudgeOptions) -> _Clock:
+def _calibrated(
+    like: KernelBundle, task: Task, arch: ArchSpec, workdir: Path, threads: int, options: JudgeOptions
+) -> _Clock:
     from ytk_core.errors import BoardError
 
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,9 +20,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-
 from ytk_core.dtypes import ONNX_NUMBER, itemsize
 from ytk_core.sandbox import SandboxMode, SandboxPolicy, wrap
+
 from ytk_gaia.evaluator import candidate_runner
 from ytk_gaia.evaluator.arena import Arena, Buffer, Kind, Layout, Placement, new_descriptor, plan
 from ytk_gaia.evaluator.build import end_group, tail
@@ -44,6 +45,11 @@ _STATUS_NAME = {
     7: "YTK_DEVICE_ERROR",
     8: "YTK_UNSUPPORTED",
 }
+
+
+# Different in each placement, so that what reads them does not give the same answer twice.
+_CANARY = {Placement.END: 0xCB, Placement.START: 0x5A}
+_POISON = {Placement.END: 0xA5, Placement.START: 0xFD}
 
 
 class CandidateFaultError(Exception):
@@ -107,9 +113,6 @@ class Session:
         BoardError: No sandbox where one is required.
     """
 
-    _CANARY = {Placement.END: 0xCB, Placement.START: 0x5A}
-    _POISON = {Placement.END: 0xA5, Placement.START: 0xFD}
-
     def __init__(
         self, library: Path, task: TaskSpec, threads: int, placement: Placement, mode: SandboxMode, limits: Limits
     ) -> None:
@@ -150,7 +153,9 @@ class Session:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._end()
 
     @property
@@ -163,14 +168,11 @@ class Session:
         end_group(self._process)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):  # it died with a command unread
                     pipe.close()
-                except BrokenPipeError:
-                    pass  # it died with a command unread
         if self._arena is not None:
             self._arena.close()
         os.close(self._descriptor)
-        self._ended_log = self.log
         self._log.close()
 
     # ---- protocol ----------------------------------------------------------------------------------------------------
@@ -250,9 +252,11 @@ class Session:
         workspace = int(number)
         if not 0 <= workspace <= MAX_WORKSPACE_BYTES:
             raise CandidateFaultError(Verdict.RUNTIME_ERROR, f"it asks for {workspace} bytes of workspace")
-        layout = plan([_bytes_of(t) for t in task.inputs], [_bytes_of(t) for t in task.outputs], workspace, self._placement)
+        layout = plan(
+            [_bytes_of(t) for t in task.inputs], [_bytes_of(t) for t in task.outputs], workspace, self._placement
+        )
         try:
-            self._arena = Arena(layout, self._descriptor, self._CANARY[self._placement])
+            self._arena = Arena(layout, self._descriptor, _CANARY[self._placement])
         except OSError as err:
             raise CandidateFaultError(Verdict.RUNTIME_ERROR, f"it tampered with its memory: {err.strerror}") from err
         self._say(json.dumps(self._mapping(layout)))
@@ -294,7 +298,7 @@ class Session:
             arena.view(buffer)[:] = raw
         for kind in (Kind.OUTPUT, Kind.SNAPSHOT, Kind.WORKSPACE):
             for buffer in layout.of(kind):
-                arena.view(buffer)[:] = self._POISON[self._placement]
+                arena.view(buffer)[:] = _POISON[self._placement]
         nonce = secrets.token_hex(8)
         started = time.perf_counter_ns()
         self._say(f"go {nonce}")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-
 from ytk_core.conditions import Conditions
 from ytk_core.errors import FormatError
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-
 from ytk_core.formats.kernel_bundle import KernelBundle, render_bundle
 from ytk_core.formats.plugin_meta import (
     SCHEMA_VERSION,
@@ -19,7 +18,9 @@ from ytk_core.formats.plugin_meta import (
     Tolerance,
     Variant,
 )
+
 from ytk_gaia import GENERATOR_VERSION
+from ytk_gaia.generator import torch_extension
 from ytk_gaia.generator.cpp_printer import runtime_header
 from ytk_gaia.generator.region_input import Region
 from ytk_gaia.generator.strategies import CandidateKernel
@@ -99,7 +100,8 @@ def candidate_text(candidate: CandidateKernel, context: BundleContext) -> str:
     Raises:
         FormatError: The contract is not valid (a bug of the generator).
     """
-    bundle = KernelBundle(
-        header=runtime_header(), source=candidate.kernel.source, meta=plugin_meta(candidate, context)
-    )
+    source = candidate.kernel.source
+    if context.target is DeploymentTarget.TORCH:
+        source += torch_extension.wrapper(context.region.spec.name, context.region.border, candidate.kernel)
+    bundle = KernelBundle(header=runtime_header(), source=source, meta=plugin_meta(candidate, context))
     return render_bundle(bundle)

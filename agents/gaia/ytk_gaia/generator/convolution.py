@@ -61,7 +61,7 @@ def _source(geometry: _Geometry, d: int, out: Any, tap: Any) -> tuple[Any, list[
     if padding > 0:
         conditions.append(_at_least_zero(position))
     last = (geometry.outputs[d] - 1) * stride - padding + (taps - 1) * dilation
-    if not (sympy.sympify(last) < size) == True:  # noqa: E712 -- a symbolic comparison is neither
+    if (sympy.sympify(last) < size) is not sympy.true:  # symbolic, or not always inside
         conditions.append(_below(position, size))
     return position, conditions
 

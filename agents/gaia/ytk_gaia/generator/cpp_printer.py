@@ -65,7 +65,7 @@ def c_type(dtype: Any, table: dict[Any, str] = COMPUTE_TYPE) -> str:
         raise CannotLowerError([f"dtype {dtype}"]) from err
 
 
-class IndexPrinter(inductor.CppPrinter):  # type: ignore[misc] -- torch carries no types
+class IndexPrinter(inductor.CppPrinter):  # type: ignore[misc]  # torch carries no types
     """Index expressions as C++ over int64_t, with no help from libtorch's headers."""
 
     def _print_Integer(self, expr: Any) -> str:  # noqa: N802 -- sympy's dispatch
@@ -172,7 +172,7 @@ _SIMPLE_REDUCTIONS = {
 }
 
 
-class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc] -- torch carries no types
+class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc]  # torch carries no types
     """Collects the statements of one nest.
 
     Args:

@@ -87,7 +87,11 @@ def grid_sampler_3d(
 
 
 def topk(
-    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True  # noqa: A002 -- aten's name
+    x: torch.Tensor,
+    k: int,
+    dim: int = -1,
+    largest: bool = True,
+    sorted: bool = True,  # noqa: A002 -- aten's name
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Give the first ``k`` of a stable sort; which of two equal values wins is unspecified in torch."""
     del sorted  # sorted output satisfies both

@@ -13,8 +13,8 @@ from typing import Any
 
 import sympy
 import torch
-
 from ytk_core.dtypes import ONNX_NUMBER, DType
+
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator.cpp_printer import STORAGE_TYPE, Nest, NestKind, c_type, print_nest
 from ytk_gaia.generator.lowering import CannotLowerError, LoweredRegion, static_int
@@ -68,7 +68,7 @@ def _aligned(size: int) -> int:
 
 
 def _itemsize(dtype: torch.dtype) -> int:
-    return torch.empty((), dtype=dtype).element_size()
+    return int(torch.empty((), dtype=dtype).element_size())
 
 
 def _sizes(values: Iterable[Any]) -> list[int]:
@@ -322,7 +322,9 @@ def _results(plan: _Plan, border: Border) -> tuple[dict[str, int], list[tuple[in
     return in_place, copies
 
 
-def _declarations(plan: _Plan, border: Border, roots: set[str], in_place: dict[str, int], offsets: dict[str, int]) -> list[str]:
+def _declarations(
+    plan: _Plan, border: Border, roots: set[str], in_place: dict[str, int], offsets: dict[str, int]
+) -> list[str]:
     lines = []
     for index, tensor in enumerate(border.inputs):
         c = c_type(getattr(torch, tensor.dtype.value), STORAGE_TYPE)
@@ -385,7 +387,9 @@ def emit(region: LoweredRegion, border: Border, schedule: Schedule) -> EmittedKe
     constants = [_constant(plan.pointers[name], tensor) for name, tensor in plan.graph.constants.items()]
     constants += [_constant(f"k{index}", tensor) for index, tensor in border.baked.items()]
     lines = ["namespace {", *constants, _CHECK, "}  // namespace", ""]
-    lines.append('extern "C" int ytk_launch(const ytk_context* ctx, const ytk_tensor* in, int nin, ytk_tensor* out, int nout) {')
+    lines.append(
+        'extern "C" int ytk_launch(const ytk_context* ctx, const ytk_tensor* in, int nin, ytk_tensor* out, int nout) {'
+    )
     lines += [*_checks(border, fixed, scratch), *body, "return YTK_OK;", "}"]
     if scratch:
         lines += _workspace_function(fixed, scratch)

@@ -15,7 +15,6 @@ from unittest import mock
 
 import sympy
 import torch
-
 from ytk_core.errors import ToolkitError
 
 
@@ -89,6 +88,8 @@ _symbol("torch._inductor.codegen.cpp", "CppScheduling.get_backend_features", "pa
 CppPrinter = _symbol("torch.utils._sympy.printers", "CppPrinter", "sympy to C++")
 _FakeTensor = _symbol("torch._subclasses.fake_tensor", "FakeTensor", "shapes without storage")
 _FakeTensorMode = _symbol("torch._subclasses.fake_tensor", "FakeTensorMode", "shapes without storage")
+tree_leaves = _symbol("torch.utils._pytree", "tree_leaves", "example inputs of an exported program, flat")
+tree_map = _symbol("torch.utils._pytree", "tree_map", "results of an operator that gives several tensors")
 
 PRINTABLE_FEATURES = ("SCAN", "SORT", "TUPLE_REDUCTION", "BUCKETIZE", "MASKED_SCATTER_WITH_INDEX")
 
@@ -162,6 +163,11 @@ def printable_backend(
         stack.enter_context(mock.patch.object(_lowering_module, "use_scatter_fallback", scatter_needs_library))
         stack.enter_context(mock.patch.dict(lowerings, dict(extra_lowerings)))
         yield
+
+
+def is_lowering_error(err: Exception) -> bool:
+    """Whether Inductor raised this to say that it cannot lower something."""
+    return type(err).__module__.startswith("torch._inductor")
 
 
 def fake_mode_of(values: list[Any]) -> Any:

@@ -196,9 +196,9 @@ def lower(program: torch.export.ExportedProgram, plan: LoweringPlan) -> LoweredR
         # Inductor refuses what it cannot lower with any of these; the operator it was at is the useful part.
         raise CannotLowerError([f"{type(err).__name__}: {err}"[:300]]) from err
     except Exception as err:
-        if type(err).__module__.startswith("torch._inductor"):  # LoweringException and friends wrap the real one
-            raise CannotLowerError([str(err).splitlines()[0][:300]]) from err
-        raise
+        if not inductor.is_lowering_error(err):
+            raise
+        raise CannotLowerError([str(err).splitlines()[0][:300]]) from err
     left = _library_calls(graph)
     if left:
         raise CannotLowerError(left)

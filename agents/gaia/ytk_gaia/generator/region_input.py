@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from ytk_core.dtypes import DType
 from ytk_core.errors import FormatError, UserError
 from ytk_core.formats.plugin_meta import Role
 from ytk_core.formats.region import RegionSpec, RegionTensor, read_region_spec, region_digest
+
+from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator.emit_cpp import Border, KernelTensor
 
 _ROLE_OF_KIND = {
@@ -96,7 +97,9 @@ def _output_values(program: torch.export.ExportedProgram) -> list[tuple[str, Any
     results = []
     for spec, node in zip(program.graph_signature.output_specs, output.args[0], strict=True):
         if spec.kind.name != "USER_OUTPUT":
-            msg = f"the region writes to {spec.target!r} ({spec.kind.name.lower()}); a kernel may write only its outputs"
+            msg = (
+                f"the region writes to {spec.target!r} ({spec.kind.name.lower()}); a kernel may write only its outputs"
+            )
             raise UserError(msg, code="region_mutates", hint="Move the state out of the region.")
         value = node.meta.get("val") if hasattr(node, "meta") else node
         if not isinstance(value, torch.Tensor):
@@ -232,14 +235,13 @@ def bind(program: torch.export.ExportedProgram, spec: RegionSpec) -> Region:
 def _examples(program: torch.export.ExportedProgram, placeholders: list[_Placeholder]) -> list[torch.Tensor | None]:
     """Give what is stored for each placeholder: a weight, or the example input of the export."""
     stored = getattr(program, "example_inputs", None)
-    leaves = torch.utils._pytree.tree_leaves(stored) if stored else []  # noqa: SLF001 -- the public name is in torch.utils only
+    leaves = inductor.tree_leaves(stored) if stored else []
     users = [i for i, p in enumerate(placeholders) if p.kind == "USER_INPUT"]
     by_index: dict[int, Any] = dict(zip(users, leaves, strict=True)) if len(leaves) == len(users) else {}
     result: list[torch.Tensor | None] = []
     for index, p in enumerate(placeholders):
         value = by_index.get(index, p.stored)
-        usable = isinstance(value, torch.Tensor) and value.device.type == "cpu"
-        result.append(value.detach() if usable else None)
+        result.append(value.detach() if isinstance(value, torch.Tensor) and value.device.type == "cpu" else None)
     return result
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from ytk_core import kernelgen_config
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import UserError
 from ytk_core.formats.plugin_meta import DeploymentTarget
+
 from ytk_gaia.generator import inductor_adapter
 from ytk_gaia.generator.bundle import BundleContext, candidate_text
 from ytk_gaia.generator.region_input import Region, load_region
@@ -64,9 +64,7 @@ def generate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         region, config["strategies"], ArchSpec.parse(task["arch_spec"]), config["candidates"]
     )
     longest = max(k.kernel.longest_reduction for k in kernels)
-    evaluation = build_task(
-        region, seed=config["seed"], longest_reduction=longest, tolerance=config["tolerance"]
-    )
+    evaluation = build_task(region, seed=config["seed"], longest_reduction=longest, tolerance=config["tolerance"])
     context = BundleContext(region, evaluation.spec, DeploymentTarget(config["deployment_target"]), config["seed"])
     out = workdir / "out"
     (out / "candidates").mkdir(parents=True, exist_ok=True)
@@ -75,7 +73,8 @@ def generate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         (out / "candidates" / f"{kernel.id}.py").write_text(candidate_text(kernel, context), encoding="utf-8")
     return {
         "candidates": [
-            {"id": k.id, "strategy": k.plan.strategy, "parameters": k.parameters, "nests": k.kernel.nests} for k in kernels
+            {"id": k.id, "strategy": k.plan.strategy, "parameters": k.parameters, "nests": k.kernel.nests}
+            for k in kernels
         ],
         "refusals": [{"plan": r.plan, "strategy": r.strategy, "operators": list(r.operators)} for r in refusals],
         "region": {

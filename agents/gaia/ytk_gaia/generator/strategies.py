@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import UserError
+
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator.emit_cpp import EmittedKernel, emit
 from ytk_gaia.generator.lowering import CannotLowerError, LoweredRegion, LoweringPlan, lower

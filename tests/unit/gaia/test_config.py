@@ -1,0 +1,79 @@
+"""The ``--config`` keys."""
+
+from __future__ import annotations
+
+import pytest
+from ytk_core import kernelgen_config as config
+from ytk_core.errors import UserError
+
+
+def test_defaults_are_valid_and_complete():
+    found = config.validate({})
+    assert list(found) == [key.name for key in config.KEYS]
+    assert found["deployment_target"] == "torch"
+    assert config.validate(found) == found
+    assert all(key.meaning and key.allowed for key in config.KEYS)
+
+
+def test_defaults_are_not_shared():
+    config.validate({})["strategies"].append("x")
+    assert config.validate({})["strategies"] == ["loops", "rewrites"]
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        ({"deployment_target": "cpu"}, "deployment_target", "cpu"),
+        ({"budget": "30"}, "budget", 30.0),
+        ({"budget": 30}, "budget", 30.0),
+        ({"candidates": "4"}, "candidates", 4),
+        ({"strategies": "rewrites, loops"}, "strategies", ["rewrites", "loops"]),
+        ({"strategies": ["loops", "loops"]}, "strategies", ["loops"]),
+        ({"strategies": "all"}, "strategies", ["loops", "rewrites"]),
+        ({"tolerance": "1e-3"}, "tolerance", 1e-3),
+        ({"tolerance": None}, "tolerance", None),
+        ({"seed": 7}, "seed", 7),
+    ],
+)
+def test_accepted_values(given, key, value):
+    assert config.validate(given)[key] == value
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"deployment_target": "cpuu"}, ("deployment_target=cpuu", "'cpu'")),
+        ({"precision": "int4"}, ("precision=int4",)),
+        ({"budget": "soon"}, ("budget=soon",)),
+        ({"budget": "nan"}, ("budget=nan",)),
+        ({"budget": 1}, ("budget=1",)),
+        ({"candidates": 1.5}, ("candidates=1.5",)),
+        ({"candidates": True}, ("candidates=True",)),
+        ({"candidates": "0"}, ("candidates=0",)),
+        ({"strategies": ""}, ("strategies=",)),
+        ({"strategies": "loops,magic"}, ("magic",)),
+        ({"strategies": 5}, ("strategies=5",)),
+        ({"tolerance": "0"}, ("tolerance=0",)),
+        ({"seed": None}, ("seed=None",)),
+    ],
+)
+def test_refused_values_are_named_with_what_is_accepted(given, words):
+    with pytest.raises(UserError) as caught:
+        config.validate(given)
+    assert caught.value.code == "bad_config_value"
+    for word in words:
+        assert word in caught.value.message
+    assert caught.value.hint.startswith("Accepted: ")
+
+
+def test_an_unknown_key_gets_the_nearest_one():
+    with pytest.raises(UserError) as caught:
+        config.validate({"deployment-target": "cpu"})
+    assert caught.value.code == "unknown_config_key"
+    assert "Did you mean 'deployment_target'?" in caught.value.hint
+
+
+def test_command_line_words():
+    assert config.parse_assignments(["budget=10", "budget=20", "seed = 3"])["budget"] == 20.0
+    with pytest.raises(UserError, match="key=value"):
+        config.parse_assignments(["budget"])
