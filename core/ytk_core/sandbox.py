@@ -239,7 +239,6 @@ def _bwrap_options(status: SandboxStatus, policy: SandboxPolicy, env: Mapping[st
     options += ["--proc", "/proc", "--dev", "/dev"]
     for private in ("/tmp", "/dev/shm"):  # noqa: S108  (inside)
         options += ["--size", str(policy.tmp_bytes), "--tmpfs", private]
-    options += ["--remount-ro", "/dev"]
     pythonpath = [Path(entry) for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
     for path in (*interpreter_paths(), *pythonpath, *policy.read_only):
         options += ["--ro-bind-try", str(path), str(path)]
@@ -251,8 +250,9 @@ def _bwrap_options(status: SandboxStatus, policy: SandboxPolicy, env: Mapping[st
     for path in policy.read_only:
         if any(path.is_relative_to(writable) for writable in policy.read_write):
             options += ["--ro-bind", str(path), str(path)]
-    # The root is a tmpfs without a size: whoever may write there can fill the machine's memory.
-    return [*options, "--remount-ro", "/"]
+    # Both are a tmpfs without a size: whoever may write there can fill the machine's memory. Last, since the binds above
+    # make their own mount points in them.
+    return [*options, "--remount-ro", "/dev", "--remount-ro", "/"]
 
 
 def _rlimits(policy: SandboxPolicy) -> dict[str, int]:

@@ -209,6 +209,15 @@ def _write_and_remove(path: Path, size_bytes: int) -> int:
         path.unlink(missing_ok=True)
 
 
+def leave_links(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
+    """Prepare traps for whoever works in this directory afterwards."""
+    for name in task["names"]:
+        if name == "task.json":
+            (workdir / name).unlink()
+        (workdir / name).symlink_to(task["target"])
+    return {}
+
+
 def imports_from_cwd(_task: dict[str, Any], _workdir: Path) -> dict[str, Any]:
     return {"cwd_on_path": str(Path.cwd()) in sys.path or "" in sys.path}
 

@@ -251,10 +251,11 @@ def remove_tree(path: Path) -> None:
     """Remove a directory that untrusted code wrote to: permissions are no obstacle, links are not followed."""
 
     def unlock(function: Callable[..., Any], name: str, _info: object) -> None:
-        parent = Path(name).parent
+        entry = Path(name)
         with contextlib.suppress(OSError):
-            parent.chmod(stat.S_IRWXU)
-            Path(name).chmod(stat.S_IRWXU)
+            entry.parent.chmod(stat.S_IRWXU)
+            if not entry.is_symlink():  # chmod follows links
+                entry.chmod(stat.S_IRWXU)
             function(name)
 
     shutil.rmtree(path, onerror=unlock)

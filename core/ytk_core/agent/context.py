@@ -16,7 +16,7 @@ from ytk_core import convert
 from ytk_core.agent import tasks
 from ytk_core.agent.calls import BACKOFF, CALL_DEADLINE_S, Stubs, once, transient, until_answered
 from ytk_core.agent.device import DeviceLock
-from ytk_core.agent.files import check_output
+from ytk_core.agent.files import check_output, place_inside, task_directory
 from ytk_core.agent.handler import blob_path
 from ytk_core.agent.joblog import JobLog
 from ytk_core.artifacts import ArtifactClient
@@ -72,8 +72,13 @@ class AttemptContext:
         return await self._download(blob, blob_path(directory, blob.name))
 
     async def _download(self, blob: NamedBlob, dest: Path) -> Path:
-        if not await asyncio.to_thread(dest.exists):
-            await asyncio.to_thread(dest.parent.mkdir, parents=True, exist_ok=True)
+        def lacking() -> bool:
+            if place_inside(dest, self.workdir).exists():
+                return False
+            dest.parent.mkdir(parents=True, exist_ok=True)
+            return True
+
+        if await asyncio.to_thread(lacking):
             await self._artifacts.download(blob.digest, dest)
         return dest
 
@@ -108,8 +113,7 @@ class AttemptContext:
         subdir: str = "",
     ) -> dict[str, Any]:
         """Run a task function in a child."""
-        workdir = blob_path(self.workdir, subdir) if subdir else self.workdir
-        await asyncio.to_thread(workdir.mkdir, parents=True, exist_ok=True)
+        workdir = await asyncio.to_thread(task_directory, self.workdir, subdir)
         return await tasks.run_task(
             ref,
             task,

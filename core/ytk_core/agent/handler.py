@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Protocol
 
-from ytk_core.errors import FailureClass, UserError
+from ytk_core.agent.files import blob_path
+from ytk_core.errors import FailureClass
 from ytk_core.jobs import JobKind, JobResult, JobSpec, Lease, NamedBlob
 from ytk_core.sandbox import SandboxMode, SandboxPolicy
 from ytk_core.workers import JobView
@@ -118,15 +119,4 @@ class JobHandler(Protocol):
         """Do one job."""
 
 
-def blob_path(root: Path, name: str) -> Path:
-    """Give the path of a blob's name below ``root``.
-
-    Raises:
-        UserError: Code ``bad_blob_name``: the name is empty, absolute, or climbs.
-    """
-    pure = PurePosixPath(name)
-    if not pure.parts or "\0" in name or "\\" in name or pure.is_absolute() or ".." in pure.parts or str(pure) != name:
-        raise UserError(
-            f"bad blob name {name!r}", code="bad_blob_name", hint="Names are relative, e.g. 'plugins/Col2im.so'."
-        )
-    return root.joinpath(*pure.parts)
+__all__ = ("JobContext", "JobHandler", "blob_path")

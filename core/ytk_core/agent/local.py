@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ytk_core.agent import tasks
-from ytk_core.agent.files import check_output, describe
+from ytk_core.agent.files import check_output, describe, place_inside, task_directory
 from ytk_core.agent.handler import JobHandler, blob_path
 from ytk_core.errors import FailureClass, UserError, YtkError
 from ytk_core.jobs import Failure, JobResult, JobSpec, JobState, Lease, NamedBlob
@@ -113,7 +113,7 @@ class LocalJobContext:
 
     async def _copy(self, blob: NamedBlob, dest: Path) -> Path:
         def copy() -> Path:
-            if not dest.exists():
+            if not place_inside(dest, self.workdir).exists():
                 dest.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(self.blobs[blob.digest], dest)
             return dest
@@ -152,8 +152,7 @@ class LocalJobContext:
         subdir: str = "",
     ) -> dict[str, Any]:
         """Run a task function in a child process, as an agent does."""
-        workdir = blob_path(self.workdir, subdir) if subdir else self.workdir
-        workdir.mkdir(parents=True, exist_ok=True)
+        workdir = await asyncio.to_thread(task_directory, self.workdir, subdir)
         return await tasks.run_task(
             ref,
             task,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 import threading
 import uuid
@@ -20,6 +21,7 @@ import msgspec
 from ytk_core import sandbox as sandboxes
 from ytk_core.agent import processes
 from ytk_core.agent.child import ERROR_FILE, RESULT_FILE, TASK_FILE
+from ytk_core.agent.files import place_inside
 from ytk_core.agent.outcome import ERROR_OF_CLASS, EndedBy, TaskCommand, TaskExit, collect, error_of
 from ytk_core.errors import FailureClass
 
@@ -59,16 +61,19 @@ def prepare_task(
     Raises:
         BoardError: Code ``no_sandbox``.
         UserError: Code ``sandbox_path``.
+        CandidateError: Code ``bad_workdir``: an earlier task left a link where this one has its files.
     """
     workdir = workdir.resolve()
-    for name in (RESULT_FILE, ERROR_FILE):
-        (workdir / name).unlink(missing_ok=True)
-    (workdir / TASK_FILE).write_bytes(msgspec.json.encode(dict(task), enc_hook=_path_as_text))
+    # An untrusted task may have run here before: a link in its place must not be written through.
+    for name in (TASK_FILE, RESULT_FILE, ERROR_FILE):
+        _remove(workdir / name)
+    with (workdir / TASK_FILE).open("xb") as file:
+        file.write(msgspec.json.encode(dict(task), enc_hook=_path_as_text))
     token = uuid.uuid4().hex
     marked = {**(env or {}), processes.TOKEN_VARIABLE: token, processes.PLACE_VARIABLE: str(workdir)}
     child = [sys.executable, "-P", "-m", "ytk_core.agent.child", ref, str(workdir)]
     if sandbox is None:
-        (workdir / "tmp").mkdir(exist_ok=True)
+        place_inside(workdir / "tmp", workdir).mkdir(exist_ok=True)
         marked = {"HOME": str(Path.home()), "TMPDIR": str(workdir / "tmp"), **marked}
         child += ["--parent", str(os.getpid()), "--nice", str(CHILD_NICE)]
         return TaskCommand(
@@ -81,7 +86,7 @@ def prepare_task(
             sandboxed=False,
             note="",
         )
-    inputs = (workdir / "in",) if (workdir / "in").is_dir() else ()
+    inputs = (place_inside(workdir / "in", workdir),) if (workdir / "in").is_dir() else ()
     policy = msgspec.structs.replace(
         sandbox, read_write=(workdir, *sandbox.read_write), read_only=(*inputs, *sandbox.read_only)
     )
@@ -358,6 +363,13 @@ async def _end(waiter: asyncio.Task[int], output: _Output, token: str) -> None:
     await waiter
     await asyncio.to_thread(processes.kill_all, lambda: processes.strays(token))
     await output.close()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _path_as_text(value: Any) -> Any:

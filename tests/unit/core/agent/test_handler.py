@@ -55,11 +55,13 @@ def test_a_tree_without_permissions_is_removed(tmp_path: Path) -> None:
     (tree / "a" / "b").mkdir(parents=True)
     (tree / "a" / "b" / "file").write_text("x")
     (tree / "a" / "link").symlink_to(outside)
+    mode = outside.stat().st_mode
     (tree / "a" / "b").chmod(0)
     (tree / "a").chmod(0o500)
     remove_tree(tree)
     assert not tree.exists()
     assert (outside / "keep").exists()
+    assert outside.stat().st_mode == mode
     remove_tree(tree)  # gone already
 
 

@@ -62,6 +62,15 @@ def test_paths_have_to_exist(tmp_path: Path) -> None:
 
 
 @needs_sandbox
+def test_devices_are_let_in_one_by_one() -> None:
+    code = "import os; print(os.path.exists('/dev/kmsg'), os.access('/dev/zero', os.R_OK), os.path.exists('/dev/full'))"
+    done = run(wrap([sys.executable, "-c", code], SandboxPolicy(devices=(Path("/dev/kmsg"),))))
+    assert done.stdout.split() == ["True", "True", "True"], done.stderr
+    done = run(wrap([sys.executable, "-c", code], SandboxPolicy()))
+    assert done.stdout.split() == ["False", "True", "True"], done.stderr
+
+
+@needs_sandbox
 def test_read_only_below_read_write(tmp_path: Path) -> None:
     work = tmp_path / "work"
     fixed = work / "in"

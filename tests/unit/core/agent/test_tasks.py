@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from ytk_core import sandbox as sandboxes
 from ytk_core.agent import tasks
+from ytk_core.agent.files import task_directory
 from ytk_core.errors import BoardError, CandidateError, FailureClass, ToolkitError, UserError, YtkError
 from ytk_core.sandbox import SandboxPolicy
 
@@ -144,6 +145,28 @@ def test_a_result_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     workdir.mkdir()
     err = failure(ToolkitError, "bad_result", "linked_result", workdir, {"target": str(secret)})
     assert "secret" not in err.message
+
+
+@needs_sandbox
+def test_links_that_an_untrusted_task_left_are_not_written_through(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    victim = target / "victim"
+    victim.write_text("before")
+    work = tmp_path / "work"
+    work.mkdir()
+    run("leave_links", work, {"names": ["task.json"], "target": str(victim)}, sandbox=POLICY)
+    assert run("echo", work)["workdir"] == str(work)
+    assert victim.read_text() == "before"
+    run("leave_links", work, {"names": ["in", "side"], "target": str(target)}, sandbox=POLICY)
+    failure(CandidateError, "bad_workdir", "echo", work, sandbox=POLICY)
+    (work / "in").unlink()
+    with pytest.raises(CandidateError):
+        task_directory(work, "side")
+    with pytest.raises(CandidateError):
+        task_directory(work, "side/deeper")
+    assert task_directory(work, "fine/deeper").is_dir()
+    assert {path.name for path in target.iterdir()} == {"victim"}
 
 
 def test_an_old_result_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
