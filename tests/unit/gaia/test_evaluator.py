@@ -218,7 +218,7 @@ def cheats(secret, port):
         "refuses": Case(kernel("return YTK_BAD_SHAPE;"), runtime, ("YTK_BAD_SHAPE",)),
         "null_pointer": Case(kernel("*(volatile int*)0 = 1;"), runtime, ("SIGSEGV",)),
         "memory_bomb": Case(
-            kernel(f"char* big = (char*)malloc((size_t)1 << 36); memset(big, 1, 4096); {HONEST}"), runtime
+            kernel(f"volatile char* big = (volatile char*)malloc((size_t)1 << 36); big[0] = 1; {HONEST}"), runtime
         ),
         "absurd_workspace": Case(
             kernel(HONEST, launcher=Launcher(fixed_workspace_bytes=1 << 50)), runtime, ("workspace",)

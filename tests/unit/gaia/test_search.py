@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from itertools import chain
 from types import SimpleNamespace
 
 import msgspec
@@ -104,7 +105,7 @@ def test_without_a_winner_every_verdict_is_named():
 def test_batches_are_even_and_mixed():
     ids = [f"c{k}" for k in range(37)]
     groups = search.batches(ids)
-    assert sorted(sum(groups, [])) == sorted(ids)
+    assert sorted(chain.from_iterable(groups)) == sorted(ids)
     assert max(map(len, groups)) - min(map(len, groups)) <= 1
     assert max(map(len, groups)) <= search.BATCH_SIZE
     assert search.batches([]) == []
@@ -321,5 +322,5 @@ def test_a_hostile_region_runs_nothing_outside_its_sandbox(fold, tmp_path):
 
 
 def test_a_missing_region_is_named(tmp_path):
-    with pytest.raises(UserError, match="nowhere.pt2"):
+    with pytest.raises(UserError, match=r"nowhere\.pt2"):
         generate_and_choose(tmp_path / "nowhere.pt2", {"deployment_target": "cpu"}, tmp_path / "o.py")

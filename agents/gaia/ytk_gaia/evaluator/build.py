@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ytk_core.abi import include_dir
+from ytk_core.agent.processes import TOKEN_VARIABLE
 from ytk_core.archspec import ArchSpec
 from ytk_core.cpu_build import cxx_flags
 from ytk_core.errors import NotAvailableError
@@ -69,7 +70,8 @@ extern "C" __attribute__((visibility("default"))) int ytk_gaia_entry(
 extern "C" __attribute__((visibility("default"))) int64_t ytk_gaia_workspace(
     const ytk_context* ctx, const ytk_tensor* in, int nin, const ytk_tensor* out, int nout) {{
   (void)ctx; (void)in; (void)nin; (void)out; (void)nout;
-  return {workspace};
+  const int64_t asked = {asked}, fixed = {fixed};
+  return asked < 0 || asked > fixed ? asked : fixed;
 }}
 """
 
@@ -108,10 +110,16 @@ def compiler_version() -> str:
 def judged_unit(bundle: KernelBundle) -> str:
     """Give the text that is compiled: the bundle's unit and the judge's entry points."""
     launcher = bundle.meta.launcher
-    workspace = (
-        f"{launcher.workspace}(ctx, in, nin, out, nout)" if launcher.workspace else str(launcher.fixed_workspace_bytes)
+    # As Forge's plugin does: the function's answer, but no less than the fixed figure.
+    asked = f"{launcher.workspace}(ctx, in, nin, out, nout)" if launcher.workspace else "0"
+    return translation_unit(bundle) + _ENTRY.format(
+        launch=launcher.launch, asked=asked, fixed=launcher.fixed_workspace_bytes
     )
-    return translation_unit(bundle) + _ENTRY.format(launch=launcher.launch, workspace=workspace)
+
+
+def child_mark() -> dict[str, str]:
+    """Give the mark by which the agent finds the processes of a job that it ends, where no sandbox ends them."""
+    return {TOKEN_VARIABLE: os.environ[TOKEN_VARIABLE]} if TOKEN_VARIABLE in os.environ else {}
 
 
 def run_limited(argv: Sequence[str], limit_s: float) -> tuple[int | None, str]:
@@ -168,7 +176,7 @@ def build(bundle: KernelBundle, arch: ArchSpec, directory: Path, mode: SandboxMo
         cpu_s=COMPILE_LIMIT_S,
     )
     started = time.monotonic()
-    status, log = run_limited(wrap(argv, policy, mode), COMPILE_LIMIT_S)
+    status, log = run_limited(wrap(argv, policy, mode, env=child_mark()), COMPILE_LIMIT_S)
     seconds = time.monotonic() - started
     if status == 0 and library.is_file() and not library.is_symlink():
         return Built(library, log, seconds)

@@ -25,7 +25,7 @@ from ytk_core.sandbox import SandboxMode, SandboxPolicy, wrap
 
 from ytk_gaia.evaluator import candidate_runner
 from ytk_gaia.evaluator.arena import Arena, Buffer, Kind, Layout, Placement, new_descriptor, plan
-from ytk_gaia.evaluator.build import end_group, tail
+from ytk_gaia.evaluator.build import child_mark, end_group, tail
 from ytk_gaia.evaluator.verdicts import Verdict
 from ytk_gaia.task_format import TaskSpec, TaskTensor
 
@@ -134,7 +134,7 @@ class Session:
             cpu_s=600,
         )
         # A spinning OpenMP team would steal the judge's processor between calls.
-        env = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_DYNAMIC": "false"}
+        env = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_DYNAMIC": "false", **child_mark()}
         runner = [sys.executable, "-I", "-S", candidate_runner.__file__, str(library), str(self._descriptor)]
         self._process = subprocess.Popen(
             wrap(runner, policy, mode, env=env),
