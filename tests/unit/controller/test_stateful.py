@@ -79,7 +79,7 @@ class PostgresWorld(World):
 
 
 def test_the_machine_holds_in_memory() -> None:
-    run_state_machine_as_test(MemoryWorld, settings=_settings(150))
+    run_state_machine_as_test(MemoryWorld, settings=_settings(100))
 
 
 def test_the_machine_holds_in_sqlite() -> None:
