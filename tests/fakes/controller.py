@@ -148,6 +148,8 @@ class FakeController:
         self.verdicts: dict[Lease, LeaseAction] = {}
         self.lose_assignments = 0
         """So many assignments are given and their messages lost, together with the stream."""
+        self.drop_after_welcome = 0
+        """So many streams are welcomed and cut at once."""
         self.cut_upload_after: int | None = None
         """The next upload stream breaks after so many bytes, once."""
         self.cut_download_after: int | None = None
@@ -312,6 +314,9 @@ class FakeController:
                 stream.send(
                     Welcome(heartbeat_interval_s=self.heartbeat_s, lease_duration_s=self.lease_s, verdicts=verdicts)
                 )
+                if self.drop_after_welcome:
+                    self.drop_after_welcome -= 1
+                    stream.end(BoardError("cut by the test", code="unavailable"))
             case Heartbeat():
                 self.heartbeats.append(message)
                 verdicts = tuple(self._verdict(lease) for lease in message.leases)

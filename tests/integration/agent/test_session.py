@@ -63,6 +63,45 @@ async def test_no_controller_at_start(start_agent: Any) -> None:
     assert said["hint"]
 
 
+async def test_backoff_is_capped_and_begins_anew_after_a_success(start_agent: Any) -> None:
+    fake = FakeController()
+    address = await fake.reserve_port()
+    policy = SessionPolicy(first_wait_s=0.01, longest_wait_s=0.04)
+    with capture_logs() as logs:
+
+        def tries() -> list[dict[str, Any]]:
+            return [dict(entry) for entry in logs if entry["event"] == "controller_unreachable"]
+
+        async def wait_tries(count: int) -> None:
+            async with asyncio.timeout(20):
+                while len(tries()) < count:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)  # a captured log has no event to wait for
+
+        async with start_agent(Handler(echo), address=address, policy=policy) as agent:
+            await wait_tries(8)
+            await fake.start()
+            await asyncio.wait_for(agent.ready.wait(), 20)
+            await fake.until(lambda: len(fake.heartbeats) > 2, "a session that lasts")
+            before = len(tries())
+            await fake.stop()
+            await wait_tries(before + 3)
+    assert [entry["attempt"] for entry in tries()[:8]] == list(range(1, 9))
+    assert all(0 <= entry["next_try_s"] <= 0.04 for entry in tries())
+    assert len({entry["next_try_s"] for entry in tries()}) > 1, "jitter"
+    assert [entry["attempt"] for entry in tries()[before : before + 3]] == [1, 2, 3]
+
+
+async def test_a_controller_that_cuts_after_its_welcome_is_not_stormed(fake: FakeController, start_agent: Any) -> None:
+    fake.heartbeat_s = 5.0
+    fake.drop_after_welcome = 5
+    with capture_logs() as logs:
+        job = fake.queue_job(SPEC)
+        async with start_agent(Handler(echo)):
+            await job.committed()
+    waits = [entry["attempt"] for entry in logs if entry["event"] == "controller_unreachable"]
+    assert waits == [1, 2, 3, 4, 5]
+
+
 async def test_a_lost_assignment_is_claimed_again(fake: FakeController, start_agent: Any) -> None:
     fake.lose_assignments = 2
     job = fake.queue_job(SPEC)
