@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 import structlog
+from ytk_core.errors import BoardError
 from ytk_core.workers import Assignment
 
 from ytk_controller.jobs.turn import Turn
@@ -15,6 +16,7 @@ from ytk_controller.scheduling.scheduler import Assigned
 
 # Other controllers on the same database queue jobs without telling us.
 _SHARED_POLL_S = 1.0
+_AFTER_FAILURE_S = 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -33,7 +35,11 @@ class Dispatcher:
         """Dispatch until cancelled."""
         while True:
             self._desk.wake.clear()
-            delay_s = await self.step()
+            delay_s: float | None = _AFTER_FAILURE_S
+            try:
+                delay_s = await self.step()
+            except BoardError as err:  # the database may come back
+                _log.error("dispatch_failed", code=err.code, reason=err.message)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
                     await self._desk.wake.wait()

@@ -46,7 +46,7 @@ class PostgresStore(Store):
         except ModuleNotFoundError as err:
             raise NotAvailableError(
                 f"the database driver for {sa.make_url(url).drivername} is not installed: {err}",
-                hint="pip install 'psycopg[binary]', and write the URL as postgresql+psycopg://...",
+                hint="pip install 'yasp-toolkit[postgres]', and write the URL as postgresql+psycopg://...",
             ) from err
         try:
             with self._engine.begin() as connection:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import grpc
 import pytest
 from fakes.store_agents import WAIT_S, Peers, job_spec
+from ytk_controller.config import Config
 from ytk_controller.jobs.model import Policy
+from ytk_controller.server import serve
 from ytk_controller.store.sqlite import DatabaseLockedError
 from ytk_core.jobs import JobState
 from ytk_core.rpc_errors import from_rpc_error
@@ -76,6 +79,17 @@ async def test_streams_are_ended_with_a_reason_when_the_controller_stops(control
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await anext(watch)
         assert from_rpc_error(caught.value).code == "shutting_down"
+
+
+async def test_a_bug_in_the_background_ends_the_daemon(tmp_path: Path, monkeypatch) -> None:
+    async def broken(_self) -> float | None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("ytk_controller.live.dispatcher.Dispatcher.step", broken)
+    config = Config(state_dir=tmp_path / "state", listen="127.0.0.1:0", tokens=())
+    with pytest.raises(ExceptionGroup) as caught:
+        await asyncio.wait_for(serve(config, asyncio.Event(), lambda _address: None), WAIT_S)
+    assert caught.group_contains(RuntimeError, match="a bug")
 
 
 async def test_a_second_controller_on_the_same_file_is_refused(controllers, peers: Peers) -> None:

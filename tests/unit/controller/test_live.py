@@ -124,6 +124,19 @@ async def test_a_worker_that_is_gone_does_not_keep_a_retry_from_the_only_one_lef
     assert (await world.job(job.id)).worker_id == "w1"
 
 
+async def test_the_dispatcher_outlives_a_database_that_fails_but_not_a_bug(world: World, monkeypatch) -> None:
+    failures = [BoardError("disk full", code="database"), RuntimeError("a bug")]
+
+    async def step() -> float | None:
+        raise failures.pop(0)
+
+    monkeypatch.setattr("ytk_controller.live.dispatcher._AFTER_FAILURE_S", 0.0)
+    monkeypatch.setattr(world.dispatcher, "step", step)
+    with pytest.raises(RuntimeError, match="a bug"):
+        await asyncio.wait_for(world.dispatcher.run(), 5)
+    assert failures == []
+
+
 async def test_a_slow_watcher_misses_progress_but_not_the_end() -> None:
     hub = Hub()
     job = JobRecord(id="j", spec=job_spec(), cache_key="", state=JobState.RUNNING)
