@@ -24,7 +24,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("-a", "--arch", help="Export for this arch spec; default is the strictest target, TensorRT 8.6.")
 @click.option(
-    "--target-profile", "profile", help="Export for this target profile (trt86, trt10, openvino, ...) instead."
+    "--target-profile",
+    "profile",
+    help="Export for this target profile (trt86, trt1015, openvino, onnxruntime) instead.",
 )
 @click.option(
     "--namespace", default="yasp", show_default=True, help="Namespace of the plugins that take carved operators."
