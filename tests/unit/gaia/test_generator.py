@@ -361,6 +361,36 @@ def test_fold_is_offered_as_scatter_and_as_gather():
     assert {k.plan.name for k in limited} == {"base", "gather"}
 
 
+def test_the_vector_dialect_replaces_libm_and_stays_right(tmp_path):
+    torch.manual_seed(11)
+    special = torch.tensor(
+        [0.0, -0.0, 1e-30, 88.7, 89.5, -87.5, -104.5, 1e30, float("inf"), float("-inf"), float("nan")]
+    )
+    functions = (torch.exp, torch.tanh, torch.erf, torch.sigmoid)
+    module, args = (
+        Call(lambda x, y: (*(f(x) for f in functions), torch.exp(y))),
+        (
+            torch.cat([special, torch.randn(3000) * 3, torch.randn(3000) * 0.1]),
+            torch.randn(5).double(),
+        ),
+    )
+    region = bound(module, args)
+    plain, vector = strategies.dialects(ArchSpec.parse(ARCH))
+    kernel = vector.write(one_kernel(region))
+    assert "ytk::op_exp(" not in kernel.source
+    assert plain.write(kernel) is kernel
+    (library,) = compile_kernels([kernel], tmp_path)
+    expected = run_torch(Call(module.function), tuple(a.double() for a in args))
+    got = outputs_like(run_torch(module, args))
+    assert library.launch(args, got) == 0
+    for g, e in zip(got[:4], expected, strict=False):
+        narrow = e.float()
+        finite = narrow.isfinite() & (narrow.abs() > 1e-37)
+        assert torch.equal(g[~narrow.isfinite()].nan_to_num(7.0), narrow[~narrow.isfinite()].nan_to_num(7.0))
+        assert ((g.double() - e).abs() / e.abs())[finite].max() < 2.5e-7
+    assert torch.equal(got[4], torch.exp(args[1])) or torch.allclose(got[4], torch.exp(args[1]), rtol=1e-15)
+
+
 def one_kernel(region):
     return emit(lower(region.program, LoweringPlan("base", "loops")), region.border, SCHEDULES[0])
 

@@ -171,6 +171,76 @@ YTK_REAL1(op_ceil, std::ceil(x))
 YTK_REAL1(op_trunc, std::trunc(x))
 #undef YTK_REAL1
 
+// ---- the same without a call, for vector lanes ----------------------------------------------------------------------
+// A libm call ends vectorisation. These are polynomials (least-squares fits, coefficients rounded to float) with selects
+// instead of branches, within 2 ulp of the exact value over all floats (the logistic function: where exp(-x) is finite); NaN
+// and infinities as libm has them. Doubles go to libm.
+YTK_INLINE float vec_exp(float x) {
+  // Beyond these the result is infinity or zero anyway. A NaN passes both selects and is put back at the end.
+  const float low = x < -104.0f ? -104.0f : x, y = low > 89.0f ? 89.0f : low, safe = y == y ? y : 0.0f;
+  const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const float n = (safe * 1.44269504f + magic) - magic;
+  const float r = (safe - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 0.0013942164368927479f;
+  p = p * r + 0.008363775908946991f;
+  p = p * r + 0.041666362434625626f;
+  p = p * r + 0.16666573286056519f;
+  p = p * r + 0.5f;
+  p = (p * r) * r + r + 1.0f;
+  // In two steps: 2^n alone would overflow or vanish where the result does not.
+  const int32_t whole = (int32_t)n, half_n = whole / 2;
+  const float first = bitcast<float>((half_n + 127) << 23), second = bitcast<float>((whole - half_n + 127) << 23);
+  return x == x ? p * first * second : x;
+}
+YTK_INLINE float vec_tanh(float x) {
+  const float a = std::fabs(x), s = x * x;
+  float p = 0.0022986698895692825f;
+  p = p * s + -0.00834971759468317f;
+  p = p * s + 0.021770883351564407f;
+  p = p * s + -0.05395952984690666f;
+  p = p * s + 0.13333304226398468f;
+  p = p * s + -0.3333333432674408f;
+  const float near = x + x * (s * p);
+  const float far = std::copysign(1.0f - 2.0f / (vec_exp(a + a) + 1.0f), x);
+  return a < 0.625f ? near : (x == x ? far : x);
+}
+YTK_INLINE float vec_sigmoid(float x) { return 1.0f / (1.0f + vec_exp(-x)); }
+YTK_INLINE float vec_erf(float x) {
+  const float a = std::fabs(x), s = x * x, t = a > 4.2f ? 4.2f : a;
+  float p = 8.538837573723868e-05f;
+  p = p * s + -0.0008181926677934825f;
+  p = p * s + 0.005204435903578997f;
+  p = p * s + -0.026860753074288368f;
+  p = p * s + 0.11283719539642334f;
+  p = p * s + -0.37612634897232056f;
+  p = p * s + 0.12837916612625122f;
+  const float near = x + x * p;
+  float q = -1.2357811556285014e-06f;  // log(erfc(t))
+  q = q * t + -4.452404482435668e-06f;
+  q = q * t + 0.00033850205363705754f;
+  q = q * t + -0.003861588193103671f;
+  q = q * t + 0.024508673697710037f;
+  q = q * t + -0.10752449929714203f;
+  q = q * t + -0.6339194178581238f;
+  q = q * t + -1.1292718648910522f;
+  q = q * t + 0.0001303956232732162f;
+  const float far = std::copysign(1.0f - vec_exp(q), x);
+  return a < 0.9f ? near : (x == x ? far : x);
+}
+#define YTK_VECTOR1(name)                       \
+  YTK_INLINE double vec_##name(double x) {      \
+    return op_##name(x);                        \
+  }                                             \
+  template <class A>                            \
+  YTK_INLINE float vec_##name(A x) {            \
+    return vec_##name((float)x);                \
+  }
+YTK_VECTOR1(exp)
+YTK_VECTOR1(tanh)
+YTK_VECTOR1(sigmoid)
+YTK_VECTOR1(erf)
+#undef YTK_VECTOR1
+
 // ---- functions of one value of any type -----------------------------------------------------------------------------
 template <class A>
 YTK_INLINE A op_abs(A a) {

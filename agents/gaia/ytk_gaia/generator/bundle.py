@@ -89,7 +89,7 @@ def plugin_meta(candidate: CandidateKernel, context: BundleContext) -> PluginMet
             seed=context.seed,
         ),
         region_digest=spec.digest,
-        compile_flags=list(candidate.flags),
+        compile_flags=list(candidate.dialect.flags),
         sites=spec.sites,
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -64,6 +65,37 @@ REGISTRY: dict[str, Strategy] = {strategy.name: strategy for strategy in (Loops(
 
 
 @dataclass(frozen=True)
+class Dialect:
+    """How the same loops are written and compiled.
+
+    Attributes:
+        name: Word for candidate ids.
+        flags: Extra compiler flags. None changes what an expression means for finite numbers, infinities or NaN: only what
+            may trap.
+        vector_math: Whether exp and its kin are the header's polynomials, which vectorise, or libm's functions.
+    """
+
+    name: str
+    flags: tuple[str, ...] = ()
+    vector_math: bool = False
+
+    def write(self, kernel: EmittedKernel) -> EmittedKernel:
+        """Give the kernel in this dialect."""
+        if not self.vector_math:
+            return kernel
+        return replace(kernel, source=_VECTORISED.sub(r"ytk::vec_\1(", kernel.source))
+
+
+_VECTORISED = re.compile(r"\bytk::op_(exp|tanh|sigmoid|erf)\(")
+
+
+def dialects(arch: ArchSpec) -> tuple[Dialect, ...]:
+    """Give the dialects that are tried for an arch."""
+    width = ("-mprefer-vector-width=512",) if arch.device == "cpuv4" else ()
+    return (Dialect("plain"), Dialect("wide", ("-fno-trapping-math", *width), vector_math=True))
+
+
+@dataclass(frozen=True)
 class CandidateKernel:
     """One candidate.
 
@@ -71,14 +103,14 @@ class CandidateKernel:
         id: Unique in its search; a file name.
         plan: How it was lowered.
         schedule: How its loops run.
-        flags: Extra compiler flags.
+        dialect: How it is written and compiled.
         kernel: Its C++.
     """
 
     id: str
     plan: LoweringPlan
     schedule: Schedule
-    flags: tuple[str, ...]
+    dialect: Dialect
     kernel: EmittedKernel
 
     @property
@@ -88,7 +120,8 @@ class CandidateKernel:
             "plan": self.plan.name,
             "parallel_loops": self.schedule.parallel,
             "vector": self.schedule.vector.value,
-            "flags": list(self.flags),
+            "vector_math": self.dialect.vector_math,
+            "flags": list(self.dialect.flags),
         }
 
 
@@ -99,15 +132,6 @@ class Refusal:
     plan: str
     strategy: str
     operators: tuple[str, ...]
-
-
-def flag_sets(arch: ArchSpec) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Give the compiler flags that are tried, by name.
-
-    No flag changes what an expression means for finite numbers, infinities or NaN: only what may trap.
-    """
-    wide = ("-mprefer-vector-width=512",) if arch.device == "cpuv4" else ()
-    return (("plain", ()), ("wide", ("-fno-trapping-math", *wide)))
 
 
 def region_operators(program: torch.export.ExportedProgram) -> frozenset[Any]:
@@ -150,22 +174,22 @@ def generate_candidates(
     lowered, refusals = _lower_all(region, strategies)
     found: list[CandidateKernel] = []
     seen: set[tuple[str, tuple[str, ...]]] = set()
-    # Plans vary fastest, then schedules, then flags: a small limit still sees every plan.
-    for flags_name, flags in flag_sets(arch):
+    # Plans vary fastest, then schedules, then dialects: a small limit still sees every plan.
+    for dialect in dialects(arch):
         for schedule in SCHEDULES:
             for item in lowered:
                 try:
-                    kernel = emit(item.region, region.border, schedule)
+                    kernel = dialect.write(emit(item.region, region.border, schedule))
                 except CannotLowerError as err:
                     refusal = Refusal(item.plan.name, item.plan.strategy, tuple(err.operators))
                     refusals += [refusal] if refusal not in refusals else []
                     continue
-                key = (kernel.source, flags)
+                key = (kernel.source, dialect.flags)
                 if key in seen:
                     continue
                 seen.add(key)
-                name = f"{item.plan.strategy}-{item.plan.name}-{schedule.name}-{flags_name}"
-                found.append(CandidateKernel(name, item.plan, schedule, flags, kernel))
+                name = f"{item.plan.strategy}-{item.plan.name}-{schedule.name}-{dialect.name}"
+                found.append(CandidateKernel(name, item.plan, schedule, dialect, kernel))
     if not found:
         operators = sorted({op for refusal in refusals for op in refusal.operators})
         raise UserError(
