@@ -34,6 +34,7 @@ __all__ = [
     "LayerTime",
     "Limits",
     "PluginEntry",
+    "check_engine_bundle",
     "extract_engine_bundle",
     "member_path",
     "read_json_member",
@@ -375,14 +376,46 @@ def read_json_member(path: Path | str, name: str) -> Any:
         raise _bad(path, f"member {name!r} of the manifest is missing")
 
 
+def check_engine_bundle(path: Path | str, limits: Limits | None = None) -> EngineManifest:
+    """Read a whole bundle and hold every member against the manifest, without writing anything.
+
+    Args:
+        path: The ``.tgz``.
+        limits: What is accepted, as in :func:`extract_engine_bundle`.
+
+    Raises:
+        FormatError: Whatever :func:`extract_engine_bundle` refuses; the message names the member.
+    """
+    with _reading(path) as stream:
+        members = _members(path, stream, limits or Limits())
+        first = next(members, None)
+        if first is None:
+            raise _bad(path, "it is empty")
+        manifest = _decode_manifest(path, *first)
+        missing = {entry.name: entry for entry in manifest.files}
+        for member, source in members:
+            entry = missing.pop(member.name, None)
+            if entry is None:
+                raise _bad(path, f"member {member.name!r} is not in the manifest")
+            _copy_checked(path, entry, source, None)
+        if missing:
+            raise _bad(path, f"truncated: member {next(iter(missing))!r} of the manifest is missing")
+    return manifest
+
+
 def _extract_member(path: Path | str, entry: FileEntry, source: IO[bytes], target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("xb") as out:
+        _copy_checked(path, entry, source, out)
+
+
+def _copy_checked(path: Path | str, entry: FileEntry, source: IO[bytes], out: IO[bytes] | None) -> None:
     hasher = blake3()
     size = 0
-    with target.open("xb") as out:
-        while block := source.read(_CHUNK):
-            hasher.update(block)
-            size += len(block)
+    while block := source.read(_CHUNK):
+        hasher.update(block)
+        size += len(block)
+        if out is not None:
             out.write(block)
     if size != entry.size_bytes:
         raise _bad(path, f"member {entry.name!r} has {size} bytes, the manifest says {entry.size_bytes}")
