@@ -32,7 +32,7 @@ from ytk_core.errors import BoardError, FailureClass, UserError, YtkError
 from ytk_core.files import disk_error
 from ytk_core.jobs import NamedBlob
 from ytk_core.rpc_errors import OffsetError, being_cancelled, cancelled_by_peer, from_rpc_error, from_write_error
-from ytk_core.together import together
+from ytk_core.together import to_its_end, together
 
 Progress = Callable[[int, int], None]
 """Takes bytes done and bytes in all; may be called from another thread than the caller's."""
@@ -445,9 +445,4 @@ async def _in_threads(messages: Iterator[pb.WriteArtifactRequest]) -> AsyncItera
 
 async def _to_thread_to_its_end(work: Callable[[], _T]) -> _T:
     """Run in a thread; a cancellation waits for it, since the thread still uses the file."""
-    task = asyncio.create_task(asyncio.to_thread(work), name="artifact-io")
-    try:
-        return await asyncio.shield(task)
-    finally:
-        if not task.done():
-            await asyncio.wait({task})
+    return await to_its_end(asyncio.to_thread(work))

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 async def together(*works: Coroutine[Any, Any, object], first_ends_all: bool = False) -> None:
@@ -35,3 +37,35 @@ async def together(*works: Coroutine[Any, Any, object], first_ends_all: bool = F
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end whatever cancels the caller; the cancellation is raised afterwards.
+
+    For cleaning up, which has to be short: a second cancellation does not interrupt it either.
+    """
+    task = asyncio.create_task(work, name=getattr(work, "__qualname__", "to-its-end"))
+    cancelled = await _outlast(task)
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # retrieved: the cancellation is what the caller gets
+        raise cancelled
+    return task.result()
+
+
+async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait until it has ended, also where the caller is cancelled (again) meanwhile."""
+    task.cancel()
+    cancelled = await _outlast(task)
+    if cancelled is not None:
+        raise cancelled
+
+
+async def _outlast(task: asyncio.Task[Any]) -> asyncio.CancelledError | None:
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as err:
+            cancelled = err
+    return cancelled

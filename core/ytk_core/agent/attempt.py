@@ -25,6 +25,7 @@ from ytk_core.artifacts import ArtifactClient
 from ytk_core.errors import FailureClass, ToolkitError, UserError, YtkError
 from ytk_core.jobs import Failure, JobKind, JobResult, JobSpec, Lease
 from ytk_core.sandbox import SandboxMode
+from ytk_core.together import cancel_and_wait, to_its_end
 from ytk_core.workers import Assignment, WorkerDescription
 
 _log = structlog.get_logger(__name__)
@@ -62,12 +63,16 @@ class Attempt:
 
     def cancel(self) -> None:
         """Stop the work and commit the job as cancelled; an attempt that is past its work commits what it has."""
+        if self._cancelled:
+            return  # each heartbeat may say it again
         self._cancelled = True
         if self._work is not None:
             self._work.cancel()
 
     def abandon(self) -> None:
         """Stop everything and report nothing."""
+        if self._abandoned:
+            return
         self._abandoned = True
         if self._whole is not None:
             self._whole.cancel()
@@ -81,8 +86,7 @@ class Attempt:
             try:
                 await asyncio.wait({whole})
             except asyncio.CancelledError:
-                whole.cancel()
-                await asyncio.wait({whole})
+                await cancel_and_wait(whole)
                 raise
             if whole.cancelled():
                 _log.info("job_abandoned")
@@ -102,8 +106,7 @@ class Attempt:
             await self._joblog.finish()
             await self._commit(outcome)
         finally:
-            sending.cancel()
-            await asyncio.wait({sending})
+            await cancel_and_wait(sending)
             if not sending.cancelled() and (err := sending.exception()) is not None:
                 _log.error("job_log_failed", exc_info=err)
 
@@ -122,7 +125,7 @@ class Attempt:
         try:
             return await self._outcome(workdir)
         finally:
-            await asyncio.shield(asyncio.to_thread(remove_tree, workdir))
+            await to_its_end(asyncio.to_thread(remove_tree, workdir))
 
     async def _outcome(self, workdir: Path) -> Outcome:
         work = self._work = asyncio.create_task(self._handle(workdir), name=f"work-{self.lease.job_id}")
@@ -130,9 +133,7 @@ class Attempt:
             await asyncio.wait({work})
         finally:
             self._work = None
-            if not work.done():
-                work.cancel()
-                await asyncio.wait({work})
+            await cancel_and_wait(work)
         if self._cancelled and (work.cancelled() or work.exception() is not None):
             return None  # an error on the way out of a cancelled job is not its outcome
         if work.cancelled():

@@ -81,15 +81,31 @@ def daemons(pids: list[int]) -> list[int]:
 
 
 def kill_all(find: Callable[[], list[int]], within_s: float = 5.0) -> None:
-    """Kill what ``find`` gives until it gives nothing: a process may fork meanwhile, and dying takes a moment."""
+    """Kill what ``find`` gives until it gives nothing, and wait until all of it has ended.
+
+    A process may fork while it is being looked for. A dying one has no environment any more, so that ``find`` misses it,
+    while it still runs.
+    """
     deadline = time.monotonic() + within_s
-    while (pids := find()) and time.monotonic() < deadline:
+    dying: set[int] = set()
+    while time.monotonic() < deadline:
+        pids = find()
         for pid in pids:
-            try:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
+                dying.add(pid)
+        dying = {pid for pid in dying if _runs(pid)}
+        if not pids and not dying:
+            return
         time.sleep(0.002)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return False
+    return bool(fields) and fields[0] not in "ZX"
 
 
 def disk_usage(directories: tuple[Path, ...]) -> int:

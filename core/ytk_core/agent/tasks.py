@@ -24,6 +24,7 @@ from ytk_core.agent.child import ERROR_FILE, RESULT_FILE, TASK_FILE
 from ytk_core.agent.files import place_inside
 from ytk_core.agent.outcome import ERROR_OF_CLASS, EndedBy, TaskCommand, TaskExit, collect, error_of
 from ytk_core.errors import FailureClass
+from ytk_core.together import to_its_end
 
 CHILD_NICE = 5
 PROGRESS_MARK = b"\x1e"
@@ -125,8 +126,7 @@ async def run_command(
     finally:
         watch.cancel()
         processes.kill_group(process.pid)  # before the first await: a cancellation may come again
-        # Shielded: a second cancellation must not leave a child behind.
-        await asyncio.shield(_end(waiter, output, command.token))
+        await to_its_end(_end(waiter, output, command.token))
     return TaskExit(returncode=await waiter, ended_by=ended_by, tail=splitter.tail)
 
 

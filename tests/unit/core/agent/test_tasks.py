@@ -396,3 +396,28 @@ def test_a_child_dies_with_its_parent(tmp_path: Path, policy: SandboxPolicy | No
     assert left == []
     if policy is None:
         os.kill(json.loads(mark.read_text())[1], signal.SIGKILL)
+
+
+async def test_cancelling_again_and_again_waits_for_the_childs_end(tmp_path: Path) -> None:
+    """A controller repeats its verdict with each heartbeat."""
+    burning = asyncio.Event()
+    mark = tmp_path / "pids"
+    work = asyncio.create_task(
+        tasks.run_task(
+            "fakes.child_tasks:burn",
+            {"mark": str(mark)},
+            tmp_path,
+            sandbox=None,
+            mode="optional",
+            env=ENV,
+            log=lambda _chunk: burning.set(),
+            progress=lambda _fraction, _note: None,
+        )
+    )
+    async with asyncio.timeout(30):
+        await burning.wait()
+        while not work.done():
+            work.cancel()
+            await asyncio.sleep(0)
+    assert work.cancelled()
+    assert not any(alive(pid) for pid in json.loads(mark.read_text()))

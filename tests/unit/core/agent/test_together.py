@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from ytk_core.together import together
+from ytk_core.together import cancel_and_wait, to_its_end, together
 
 
 async def test_all_run_to_their_ends() -> None:
@@ -70,3 +70,47 @@ async def test_a_cancellation_that_meets_a_failure_wins() -> None:
     slow_to_end.set()
     await asyncio.wait({task}, timeout=5)
     assert task.cancelled()
+
+
+async def test_cleaning_up_outlasts_repeated_cancellations() -> None:
+    go, done = asyncio.Event(), asyncio.Event()
+
+    async def clean() -> str:
+        await go.wait()
+        done.set()
+        return "clean"
+
+    assert await to_its_end(asyncio.sleep(0, "value")) == "value"
+    task = asyncio.create_task(to_its_end(clean()))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    go.set()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert done.is_set()
+
+
+async def test_cancel_and_wait_outlasts_its_own_cancellation() -> None:
+    go = asyncio.Event()
+
+    async def reluctant() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await go.wait()
+
+    inner = asyncio.create_task(reluctant())
+    await asyncio.sleep(0)
+    outer = asyncio.create_task(cancel_and_wait(inner))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        outer.cancel()
+    await asyncio.sleep(0)
+    assert not outer.done()
+    go.set()
+    await asyncio.wait({outer})
+    assert outer.cancelled()
+    assert inner.cancelled()
