@@ -14,6 +14,7 @@ import click
 import structlog
 from ytk_core.errors import YtkError
 
+from ytk_controller.allocator import keep_freed_memory
 from ytk_controller.exit_codes import HELP, ControllerExit, exit_code_of
 from ytk_controller.jobs.model import Policy
 
@@ -83,6 +84,7 @@ def serve(
         raise click.BadParameter(
             f"{heartbeat_s} s is not less than the lease of {lease_seconds} s", param_hint="--heartbeat-seconds"
         )
+    keep_freed_memory()
     configure_logging(log_level)
     try:
         from ytk_controller.config import Config

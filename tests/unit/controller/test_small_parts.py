@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -303,6 +306,16 @@ def test_artifact_urls(tmp_path: Path) -> None:
     assert isinstance(open_blobs("s3://bucket/prefix", tmp_path), ObjectBlobs)
     with pytest.raises(UserError, match="nonsense://"):
         open_blobs("nonsense://x", tmp_path)
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
+def test_the_allocator_takes_every_setting() -> None:
+    # A process of its own: the settings last for a process's life.
+    code = "import sys; from ytk_controller.allocator import keep_freed_memory; sys.exit(not keep_freed_memory())"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 
 
 # ---- state directory -------------------------------------------------------------------------------------------------
