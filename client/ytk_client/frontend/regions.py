@@ -122,6 +122,9 @@ def write_region(folder: Path, region: CarvedRegion, records: Mapping[str, SiteR
     first = records[region.sites[0].node]
     spec = region_spec(region)
     program = export_body(region.body, first.inputs, [tensor.dynamic_axes for tensor in spec.inputs])
+    # It names graphs by memory address: equal regions would be different files, and no kernel would be found again.
+    for node in program.graph.nodes:
+        node.meta.pop("from_node", None)
     torch.export.save(program, folder / f"{region.name}.pt2", extra_files={EXTRA_FILE: encode_region_spec(spec)})
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     for index, site in enumerate(region.sites):

@@ -84,3 +84,19 @@ def test_the_same_model_gives_the_same_bytes(out, run_prepare):
     before = {name: (out / name).read_bytes() for name in files}
     run_prepare(MODEL)
     assert {name: (out / name).read_bytes() for name in files} == before
+
+
+def test_an_unchanged_region_is_the_same_file(run_prepare):
+    """Its digest is part of the key under which a generated kernel is found again."""
+    fold = """
+        class Model(nn.Module):
+            def forward(self, x):
+                return F.fold(x, (4, 4), (2, 2), stride=2)
+
+        def get_fwd_args():
+            return (torch.randn(1, 4, 4),)
+        """
+    _, out = run_prepare(fold)
+    before = (out / "plugin_candidates/Col2im.pt2").read_bytes()
+    run_prepare(fold)
+    assert (out / "plugin_candidates/Col2im.pt2").read_bytes() == before
