@@ -25,7 +25,7 @@ from ytk_controller.store.base import Store
 from ytk_controller.store.memory import MemoryStore
 from ytk_controller.store.sqlite import SqliteStore
 
-# YTK_STATEFUL_EXAMPLES=2000 is the nightly sweep.
+# The nightly sweep: YTK_STATEFUL_EXAMPLES=5000 pytest --timeout 0 -k holds_in (a minute of processor time per 3500).
 POSTGRES_URL = os.environ.get("YTK_TEST_POSTGRES_URL", "")
 EXAMPLES = int(os.environ.get("YTK_STATEFUL_EXAMPLES", "0"))
 
