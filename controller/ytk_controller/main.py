@@ -88,12 +88,12 @@ def serve(
     configure_logging(log_level)
     try:
         from ytk_controller.config import Config
-        from ytk_controller.tokens import read_token_file
+        from ytk_controller.tokens import read_token_files
 
         config = Config(
             state_dir=state_dir.absolute(),
             listen=listen,
-            tokens=tuple(read_token_file(text) for text in bootstrap_tokens),
+            tokens=read_token_files(bootstrap_tokens),
             database=database,
             artifacts=artifacts,
             policy=Policy(lease_s=lease_seconds, heartbeat_s=heartbeat_s),

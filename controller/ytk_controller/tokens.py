@@ -6,7 +6,8 @@ import enum
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ytk_core.errors import UserError
@@ -55,6 +56,24 @@ def read_token_file(text: str) -> TokenRecord:
             hint="Make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
         )
     return TokenRecord(name=name, scope=scope, sha256=hash_token(token))
+
+
+def read_token_files(texts: Sequence[str]) -> tuple[TokenRecord, ...]:
+    """Read all bootstrap tokens.
+
+    Raises:
+        UserError: As :func:`read_token_file`; or two have one name, so that the later would replace the earlier.
+    """
+    records = tuple(read_token_file(text) for text in texts)
+    names = Counter(record.name for record in records)
+    twice = sorted(name for name, count in names.items() if count > 1)
+    if twice:
+        raise UserError(
+            f"two bootstrap tokens have the name {twice[0]!r}",
+            code="bad_token",
+            hint="Names are unique over both scopes; call them e.g. alice and board-agent.",
+        )
+    return records
 
 
 class Tokens:
