@@ -59,7 +59,7 @@ def aio_server_options() -> Options:
         ("grpc.keepalive_time_ms", _PING_EVERY_MS),
         ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_FLOOR_MS),
+        ("grpc.http2.min_ping_interval_without_data_ms", _PING_FLOOR_MS),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         # Two servers on one port would share its connections silently.

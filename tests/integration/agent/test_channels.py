@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -31,8 +32,18 @@ def test_loopback_needs_no_proxy(address: str, loopback: bool) -> None:
 
 def test_clients_ping_no_faster_than_servers_allow() -> None:
     client, server = dict(client_options("h:1")), dict(aio_server_options())
-    floor = server["grpc.http2.min_recv_ping_interval_without_data_ms"]
+    floor = server["grpc.http2.min_ping_interval_without_data_ms"]
     assert int(client["grpc.keepalive_time_ms"]) > int(floor)
+
+
+def test_every_option_is_one_that_grpc_knows() -> None:
+    """It ignores a misspelt key without a word, and idle streams are then cut after a minute."""
+    from grpc._cython import cygrpc
+
+    library = Path(cygrpc.__file__).read_bytes()
+    for key, _ in [*client_options("h:1"), *aio_server_options()]:
+        assert key.encode() in library, key
+    assert b"grpc.http2.min_recv_ping_interval_without_data_ms" not in library
 
 
 async def test_every_kind_of_call_presents_the_token() -> None:
