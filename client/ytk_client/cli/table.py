@@ -49,7 +49,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry(
         "embedded inspect",
         "ytk_client.cli.inspect:inspect",
-        "Show what a file of the toolkit holds.",
+        "Explain a file without running it: what a target would refuse or misread, and what to do.",
     ),
     Entry(
         "embedded workers",

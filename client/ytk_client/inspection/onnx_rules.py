@@ -1,0 +1,201 @@
+"""Hold every node of a model against a target profile."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from ytk_core.node_contracts import STANDARD_DOMAINS
+from ytk_core.targets import TargetProfile
+
+from ytk_client.inspection.findings import Finding, Severity
+from ytk_client.inspection.onnx_fixes import fix_for
+from ytk_client.inspection.onnx_read import Model, Node
+
+PLUGIN_ATTRIBUTE = "plugin_namespace"
+
+
+def is_custom(node: Node) -> bool:
+    """Tell whether a node is no operator of ONNX or of a known extension of it, so that a plugin has to stand for it."""
+    return node.facts.domain not in STANDARD_DOMAINS
+
+
+def node_findings(model: Model, profile: TargetProfile) -> list[Finding]:
+    """List the objections of a profile to each node; of several of one kind, the first."""
+    found: list[Finding] = []
+    for node in model.nodes:
+        if is_custom(node):
+            continue
+        seen: set[str] = set()
+        for verdict in profile.check_all(node.facts):
+            if verdict.kind in seen:
+                continue
+            seen.add(verdict.kind)
+            found.append(
+                _finding(
+                    node,
+                    kind=verdict.kind,
+                    severity=Severity.ERROR,
+                    message=verdict.rule,
+                    fix=fix_for(node, verdict, profile),
+                    rule=verdict.rule,
+                    rule_id=verdict.rule_id,
+                    source=verdict.source,
+                )
+            )
+    return found
+
+
+def _finding(node: Node, **fields: Any) -> Finding:
+    label = f"{node.facts.domain}::{node.facts.op_type}" if node.facts.domain else node.facts.op_type
+    return Finding(node=node.name, op=label, module_path=node.module_path, source_line=node.source_line, **fields)
+
+
+def custom_findings(model: Model, profile: TargetProfile) -> list[Finding]:
+    """Look at the nodes that a plugin has to stand for: names that a built-in takes, and what parsers find plugins by."""
+    found: list[Finding] = []
+    is_tensorrt = profile.engine == "tensorrt"
+    for node in filter(is_custom, model.nodes):
+        label = f"{node.facts.domain}::{node.facts.op_type}"
+        if is_tensorrt and profile.is_builtin(node.facts.op_type):
+            found.append(
+                _finding(
+                    node,
+                    kind="builtin-name",
+                    severity=Severity.ERROR,
+                    message=f"{node.facts.op_type} is an operator of {profile.name}'s own importer, which wins over a plugin of that name, silently",
+                    fix="Rename the operator; `ytk embedded prepare` never gives such a name.",
+                    rule="built-in importers win over plugins of the same name",
+                    rule_id="builtin-name",
+                    source=profile.source,
+                )
+            )
+        named = node.facts.attributes.get(PLUGIN_ATTRIBUTE)
+        if named is None:
+            text = "carries no plugin_namespace" if is_tensorrt else "is no operator of any standard domain"
+            found.append(
+                _finding(
+                    node,
+                    kind="custom-domain",
+                    severity=Severity.ERROR,
+                    message=f"{label} {text}: {profile.name} finds no plugin for it",
+                    fix="Export the model with `ytk embedded prepare`, or set the attributes plugin_namespace and plugin_version.",
+                    rule="parsers look plugins up by operator name, plugin_namespace and plugin_version",
+                    rule_id="missing-op",
+                    source=profile.source,
+                )
+            )
+        elif named != node.facts.domain:
+            found.append(
+                _finding(
+                    node,
+                    kind="namespace",
+                    severity=Severity.ERROR,
+                    message=f"its domain is {node.facts.domain!r}, its plugin_namespace {named!r}: old and new parsers look for different plugins",
+                    fix="Give both the same value.",
+                    rule_id="namespace",
+                    source=profile.source,
+                )
+            )
+        if (
+            profile.max_rank is not None
+            and (high := max((r or 0 for r in node.facts.input_ranks), default=0)) > profile.max_rank
+        ):
+            found.append(
+                _finding(
+                    node,
+                    kind="rank",
+                    severity=Severity.ERROR,
+                    message=f"{label} takes a tensor of rank {high}; {profile.name} hands plugins tensors up to rank {profile.max_rank}",
+                    fix="Carve a larger region, whose border has lower ranks.",
+                    rule_id="max-rank",
+                    source=profile.source,
+                )
+            )
+    return found
+
+
+def opset_findings(model: Model, profile: TargetProfile) -> Iterator[Finding]:
+    """Name the operators whose definition is newer than what the target's importer is documented for."""
+    import onnx
+
+    opset = model.opsets.get("", 0)
+    if not profile.opset or opset <= profile.opset:
+        return
+    newer: dict[tuple[str, int], list[Node]] = defaultdict(list)
+    for node in model.nodes:
+        if node.facts.domain:
+            continue
+        try:
+            since = onnx.defs.get_schema(node.facts.op_type, opset, "").since_version
+        except onnx.defs.SchemaError:
+            continue  # no such operator: an objection of its own
+        if since > profile.opset:
+            newer[node.facts.op_type, since].append(node)
+    severity = Severity.WARNING if profile.engine == "tensorrt" and newer else Severity.NOTE
+    names = ", ".join(f"{op}-{since} ({len(nodes)})" for (op, since), nodes in sorted(newer.items()))
+    yield Finding(
+        kind="opset",
+        severity=severity,
+        message=f"the model is of opset {opset}; {profile.name}'s importer is documented up to {profile.opset}"
+        + (
+            f", and reads these by their older definition: {names}"
+            if newer
+            else "; none of its operators changed since"
+        ),
+        fix=f"Export with `ytk embedded prepare`, which writes opset {profile.opset}, or make sure that nothing new is used."
+        if newer
+        else "Nothing.",
+        rule_id="opset",
+        source=profile.source,
+    )
+
+
+def dynamic_findings(model: Model, profile: TargetProfile) -> Iterator[Finding]:
+    """Name inputs with extents that are open, and say what the target needs for them."""
+    dynamic = profile.engine == "tensorrt"
+    for info in model.proto.graph.input:
+        tensor = model.tensors[info.name]
+        if info.name in model.initializers or tensor.dims is None:
+            if tensor.dims is None and info.name not in model.initializers:
+                yield Finding(
+                    kind="dynamic-rank",
+                    severity=Severity.ERROR if dynamic else Severity.WARNING,
+                    node=info.name,
+                    message="the input has no rank; engines need one",
+                    fix="Export with example inputs, so that shapes are recorded.",
+                )
+            continue
+        if opened := [axis for axis, dim in enumerate(tensor.dims) if not isinstance(dim, int)]:
+            names = ", ".join(f"axis {axis} ({tensor.dims[axis] or 'unnamed'})" for axis in opened)
+            yield Finding(
+                kind="dynamic-shape",
+                severity=Severity.WARNING if dynamic else Severity.NOTE,
+                node=info.name,
+                message=f"open extents: {names}"
+                + ("; TensorRT builds no engine without an optimisation profile for them" if dynamic else ""),
+                fix="Export with fixed shapes, or give minimum, optimum and maximum for each.",
+                rule_id="dynamic-shape",
+                source=profile.source,
+            )
+
+
+def unknown_findings(model: Model) -> Iterator[Finding]:
+    """Say how much could not be judged, so that silence is not taken for approval."""
+    unknown = [
+        node
+        for node in model.nodes
+        if any(rank is None and i not in node.facts.absent_inputs for i, rank in enumerate(node.facts.input_ranks))
+    ]
+    if unknown:
+        why = f" ({model.inference_error})" if model.inference_error else ""
+        yield Finding(
+            kind="unknown-rank",
+            severity=Severity.NOTE,
+            node=unknown[0].name,
+            op=unknown[0].facts.op_type,
+            module_path=unknown[0].module_path,
+            message=f"{len(unknown)} of {len(model.nodes)} nodes take tensors of unknown rank{why}: rules about ranks could not be applied to them",
+            fix="Export with shapes (value_info), as `ytk embedded prepare` does.",
+        )
