@@ -168,17 +168,22 @@ async def test_a_childs_output_and_progress_are_forwarded(fake: FakeController, 
 async def test_the_log_is_there_before_the_commit(fake: FakeController, start_agent: Any) -> None:
     held = fake.hold("AppendLog")
     job = fake.queue_job(SPEC)
+    worked = asyncio.Event()
 
     async def spam(ctx: Any) -> JobResult:
         await child(ctx, "spam", {"lines": 20_000})
+        worked.set()
         return JobResult()
 
     async with start_agent(Handler(spam)):
-        await fake.until(lambda: "AppendLog" in fake.calls)
-        assert job.commits == []
+        async with asyncio.timeout(30):
+            await worked.wait()
+        beats = len(fake.heartbeats)
+        await fake.until(lambda: len(fake.heartbeats) > beats + 5)
+        assert "CommitJob" not in fake.calls
         held.set()
         await job.committed()
-    assert len(job.log) == 20_000 * 100
+        assert len(job.log) == 20_000 * 100
 
 
 async def test_a_log_without_a_controller_is_bounded_and_says_what_is_missing(fake: FakeController) -> None:
