@@ -26,6 +26,7 @@ from ytk_core.sandbox import SandboxMode, SandboxPolicy, wrap
 from ytk_gaia.evaluator import candidate_runner
 from ytk_gaia.evaluator.arena import Arena, Buffer, Kind, Layout, Placement, new_descriptor, plan
 from ytk_gaia.evaluator.build import child_mark, end_group, tail
+from ytk_gaia.evaluator.cpu_clock import cpu_ns, worker_below
 from ytk_gaia.evaluator.verdicts import Verdict
 from ytk_gaia.task_format import TaskSpec, TaskTensor
 
@@ -76,10 +77,18 @@ class Limits:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of the kernel: its own time, the judge's time, and the outputs as copied aside right after it."""
+    """One call of the kernel.
+
+    Attributes:
+        inner_ns: Wall time by the process's own clock.
+        outer_ns: Wall time by the judge's clock, with everything around the call.
+        cpu_ns: Processor time of all threads, with everything around the call; None where the kernel does not say.
+        outputs: As copied aside right after the call.
+    """
 
     inner_ns: int
     outer_ns: int
+    cpu_ns: int | None
     outputs: tuple[Array, ...]
 
 
@@ -122,6 +131,7 @@ class Session:
         self._threads = threads
         self._arena: Arena | None = None
         self._unread = b""
+        self._worker = 0
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in __exit__
         self._descriptor = new_descriptor()
         sizes = sum(_bytes_of(t) for t in (*task.inputs, *task.outputs, *task.outputs))
@@ -249,6 +259,7 @@ class Session:
         word, _, number = self._answer(limit).partition(" ")
         if word != "loaded" or not re.fullmatch(r"-?\d{1,19}", number):
             raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process speaks out of turn")
+        self._worker = worker_below(self._process.pid)
         workspace = int(number)
         if not 0 <= workspace <= MAX_WORKSPACE_BYTES:
             raise CandidateFaultError(Verdict.RUNTIME_ERROR, f"it asks for {workspace} bytes of workspace")
@@ -300,10 +311,12 @@ class Session:
             for buffer in layout.of(kind):
                 arena.view(buffer)[:] = _POISON[self._placement]
         nonce = secrets.token_hex(8)
+        cpu_before = cpu_ns(self._worker)
         started = time.perf_counter_ns()
         self._say(f"go {nonce}")
         answer = self._answer(self._limits.call_s)
         outer = time.perf_counter_ns() - started
+        cpu_after = cpu_ns(self._worker)
         found = re.fullmatch(rf"done {nonce} (-?\d{{1,11}}) (-?\d{{1,18}})", answer)
         if not found:
             raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process speaks out of turn")
@@ -319,7 +332,8 @@ class Session:
                 raise CandidateFaultError(
                     Verdict.WRONG_VALUE, f"output {index} changed after the launcher had returned"
                 )
-        return Call(inner, outer, snapshots)
+        cpu = None if cpu_before is None or cpu_after is None else cpu_after - cpu_before
+        return Call(inner, outer, cpu, snapshots)
 
     def _inspect(self, arena: Arena, fed: Sequence[Array]) -> None:
         damaged = arena.damaged()
