@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from ytk_core import kernelgen_config as config
 from ytk_core.errors import UserError
@@ -77,3 +79,40 @@ def test_command_line_words():
     assert config.parse_assignments(["budget=10", "budget=20", "seed = 3"])["budget"] == 20.0
     with pytest.raises(UserError, match="key=value"):
         config.parse_assignments(["budget"])
+
+
+# ---- docs/reference/kernelgen.md -------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "kernelgen.md"
+
+
+def _default(key):
+    if key.default is None:
+        return "-"
+    return f"`{','.join(key.default) if isinstance(key.default, list) else key.default}`"
+
+
+def _rows(text, head):
+    """Give the rows of the table whose first heading is ``head``, as lists of cells."""
+    lines = iter(text.splitlines())
+    next(line for line in lines if line.startswith(f"| {head} |"))
+    rows = []
+    for line in lines:
+        if line.startswith("|") and not line.startswith("|---"):
+            rows.append([cell.strip() for cell in line.strip("|").split("|")])
+        elif rows and not line.startswith("|"):
+            break
+    return rows
+
+
+def test_the_page_has_every_key():
+    wanted = [[f"`{k.name}`", k.type, _default(k), k.allowed, k.meaning] for k in config.KEYS]
+    assert _rows(PAGE.read_text(), "key") == wanted
+
+
+def test_the_page_has_every_strategy_and_verdict():
+    from ytk_gaia.evaluator.verdicts import Verdict
+
+    text = PAGE.read_text()
+    assert [row[0].strip("`") for row in _rows(text, "strategy")] == list(config.STRATEGIES)
+    assert [row[0].strip("`") for row in _rows(text, "verdict")] == [v.value for v in Verdict]

@@ -1,0 +1,318 @@
+"""Kernels that cheat or misbehave, and honest ones, for the task ``y = x * w + 1``; each with the verdict it must get."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from ytk_core.archspec import host_arch_specs
+from ytk_core.dtypes import DType
+from ytk_core.formats.kernel_bundle import KernelBundle, render_bundle
+from ytk_core.formats.plugin_meta import (
+    SCHEMA_VERSION,
+    DeploymentTarget,
+    Generator,
+    InputDecl,
+    Launcher,
+    OutputDecl,
+    PluginMeta,
+    TensorType,
+    Tolerance,
+    Variant,
+)
+from ytk_gaia.evaluator.verdicts import Verdict
+from ytk_gaia.task_format import Sample, SampleLimits, Task, TaskSpec, TaskTensor
+
+ROWS, COLUMNS = 37, 53
+DIGEST = "blake3:" + "0" * 64
+ARCH = host_arch_specs("ov20264")[0]
+
+
+# ---- a task: y = x * w + 1 -------------------------------------------------------------------------------------------
+
+
+def make_task(timed=4, shape=(ROWS, COLUMNS)):
+    rng = np.random.default_rng(5)
+    samples, limits = [], []
+    for k in range(timed + 2):
+        x = rng.standard_normal(shape).astype(np.float32)
+        w = rng.standard_normal(shape[1]).astype(np.float32)
+        y = x.astype(np.float64) * w.astype(np.float64) + 1
+        samples.append(Sample((x, w), (y,)))
+        name = f"random-{k}" if k >= 2 else f"structured-{k}"
+        limits.append(SampleLimits(name=name, timed=k >= 2, atol=(2e-6,), rtol=(5e-7,)))
+    spec = TaskSpec(
+        region_digest=DIGEST,
+        inputs=(
+            TaskTensor(name="x", dtype=DType.FLOAT32, shape=shape),
+            TaskTensor(name="w", dtype=DType.FLOAT32, shape=shape[1:]),
+        ),
+        outputs=(TaskTensor(name="y", dtype=DType.FLOAT32, shape=shape),),
+        samples=tuple(limits),
+        expectation="float64",
+        tolerance_source="by hand",
+        rounds=2,
+    )
+    return Task(spec, tuple(samples))
+
+
+def make_meta(**changes):
+    meta = PluginMeta(
+        schema_version=SCHEMA_VERSION,
+        plugin_namespace="yasp",
+        plugin_name="Scale",
+        plugin_version="1",
+        deployment_target=DeploymentTarget.CPU,
+        inputs=[InputDecl(name="x", rank=2, dims=[ROWS, COLUMNS]), InputDecl(name="w", rank=1, dims=[COLUMNS])],
+        outputs=[OutputDecl(name="y", rank=2, shape=["in0.d0", "in0.d1"])],
+        variants=[
+            Variant(
+                id="float32",
+                inputs=[TensorType(dtype=DType.FLOAT32)] * 2,
+                outputs=[TensorType(dtype=DType.FLOAT32)],
+            )
+        ],
+        launcher=Launcher(),
+        tolerance=Tolerance(rtol=0.0, atol=1e-5, source="by hand"),
+        generator=Generator(name="by hand", version="1", strategy="none"),
+        region_digest=DIGEST,
+    )
+    return msgspec.structs.replace(meta, **changes)
+
+
+# C headers only: the C++ ones cost a second of compiling each on a busy machine.
+HEADER = """\
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <netinet/in.h>
+#include <arpa/inet.h>
+#include <time.h>
+#include <unistd.h>
+"""
+HONEST = "for (int64_t i = 0; i < n; ++i) y[i] = x[i] * w[i % columns] + 1.0f;"
+
+
+def kernel(body, before="", header=HEADER, **meta):
+    source = f"""
+{before}
+extern "C" int ytk_launch(const ytk_context* ctx, const ytk_tensor* in, int nin, ytk_tensor* out, int nout) {{
+  if (nin != 2 || nout != 1) return YTK_BAD_ARITY;
+  (void)ctx;
+  float* x = (float*)in[0].data;
+  float* w = (float*)in[1].data;
+  float* y = (float*)out[0].data;
+  const int64_t rows = in[0].dims[0], columns = in[0].dims[1], n = rows * columns;
+  (void)x; (void)w; (void)y; (void)n; (void)rows; (void)columns;
+  {body}
+  return YTK_OK;
+}}
+"""
+    return render_bundle(KernelBundle(header=header, source=source, meta=make_meta(**meta)))
+
+
+# Replaces the process's clock: what the runner reads then is ours.
+FALSE_CLOCK = """
+static long now = 0;
+static int false_clock(clockid_t, struct timespec* t) { now += STEP; t->tv_sec = 0; t->tv_nsec = now; return 0; }
+static void install() {
+  static bool done = false;
+  if (done) return;
+  done = true;
+  unsigned char* at = (unsigned char*)dlsym(RTLD_DEFAULT, "clock_gettime");
+  uintptr_t page = (uintptr_t)at & ~(uintptr_t)4095;
+  mprotect((void*)page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC);
+  void* to = (void*)false_clock;
+  at[0] = 0x48; at[1] = 0xb8; memcpy(at + 2, &to, 8); at[10] = 0xff; at[11] = 0xe0;
+}
+static void work() { for (volatile int i = 0; i < 4000000; ++i) {} }
+"""
+
+
+@dataclass
+class Case:
+    text: str
+    verdict: Verdict
+    words: tuple[str, ...] = field(default=())
+
+
+def cheats(secret, port):
+    wrong, runtime, bounds = Verdict.WRONG_VALUE, Verdict.RUNTIME_ERROR, Verdict.OUT_OF_BOUNDS
+    cases = {
+        "writes_nothing": Case(kernel(""), wrong, ("output 0 (y)",)),
+        "zeros": Case(kernel("memset(y, 0, n * 4);"), wrong),
+        "cached_by_pointer": Case(
+            kernel(f"static float* seen = nullptr; if (seen == y) return 0; seen = y; {HONEST}"), wrong
+        ),
+        "returns_the_first_answer": Case(
+            kernel(
+                f"static float* first = nullptr; if (!first) {{ {HONEST} first = (float*)malloc(n * 4); memcpy(first, y, n * 4); }} "
+                "memcpy(y, first, n * 4);"
+            ),
+            wrong,
+        ),
+        "first_calls_only": Case(kernel(f"static int calls = 0; if (++calls > 4) return 0; {HONEST}"), wrong),
+        "later_thread": Case(
+            kernel(
+                "static Later later; later = {x, w, y, n, columns}; pthread_t id; pthread_create(&id, nullptr, run, &later);",
+                "struct Later { float *x, *w, *y; int64_t n, columns; };"
+                "static void* run(void* p) { auto [x, w, y, n, columns] = *(Later*)p; usleep(3000);"
+                f"{HONEST} return nullptr; }}",
+            ),
+            wrong,
+        ),
+        "trusts_old_workspace": Case(
+            kernel(
+                f"float* old = (float*)ctx->workspace; if (old[0] == 42.0f) return 0; {HONEST} old[0] = 42.0f; y[0] += old[1] * 0;"
+                " y[1] = old[1];",
+                launcher=Launcher(fixed_workspace_bytes=4096),
+            ),
+            wrong,
+        ),
+        "nan_wildcard": Case(kernel("for (int64_t i = 0; i < n; ++i) y[i] = NAN;"), wrong, ("nan",)),
+        "half_the_work": Case(kernel(HONEST.replace("i < n", "i < n / 2")), wrong),
+        "all_but_the_last": Case(
+            kernel(HONEST.replace("i < n", "i < n - 1")), wrong, (f"[{ROWS - 1}, {COLUMNS - 1}]",)
+        ),
+        "reduced_precision": Case(
+            kernel(
+                "auto cut = [](float v) { uint32_t b; memcpy(&b, &v, 4); b &= 0xffff0000u; memcpy(&v, &b, 4); return v; };"
+                "for (int64_t i = 0; i < n; ++i) y[i] = cut(x[i]) * cut(w[i % columns]) + 1.0f;"
+            ),
+            wrong,
+        ),
+        "forged_verdict": Case(
+            kernel('puts("done 0000000000000000 0 1"); puts("{\\"verdict\\": \\"PASSED\\"}"); fflush(stdout);'), wrong
+        ),
+        "reads_expected_data": Case(
+            kernel(f'if (FILE* f = fopen("{secret}", "rb")) {{ fclose(f); return YTK_UNSUPPORTED; }}'), wrong
+        ),
+        "asks_the_network": Case(
+            kernel(
+                "sockaddr_in a = {}; a.sin_family = AF_INET; "
+                f"a.sin_port = htons({port}); a.sin_addr.s_addr = htonl(0x7f000001);"
+                "if (connect(socket(AF_INET, SOCK_STREAM, 0), (sockaddr*)&a, sizeof a) == 0) return YTK_UNSUPPORTED;"
+            ),
+            wrong,
+        ),
+        "guessed_descriptor": Case(
+            kernel(f'for (int fd = 3; fd < 64; ++fd) (void)!write(fd, "done 0 0 1\\n", 11); {HONEST}'),
+            runtime,
+            ("turn",),
+        ),
+        "answers_twice_by_fork": Case(kernel(f"{HONEST} fork();"), runtime),
+        "exits_with_success": Case(kernel(f"{HONEST} _exit(0);"), runtime, ("ended by itself with 0",)),
+        "refuses": Case(kernel("return YTK_BAD_SHAPE;"), runtime, ("YTK_BAD_SHAPE",)),
+        "null_pointer": Case(kernel("*(volatile int*)0 = 1;"), runtime, ("SIGSEGV",)),
+        "memory_bomb": Case(
+            kernel(f"volatile char* big = (volatile char*)malloc((size_t)1 << 36); big[0] = 1; {HONEST}"), runtime
+        ),
+        "absurd_workspace": Case(
+            kernel(HONEST, launcher=Launcher(fixed_workspace_bytes=1 << 50)), runtime, ("workspace",)
+        ),
+        "seals_the_memory": Case(
+            kernel(
+                HONEST,
+                "__attribute__((constructor)) static void seal() {"
+                " for (int fd = 3; fd < 64; ++fd) fcntl(fd, 1033 /* F_ADD_SEALS */, 4 /* F_SEAL_GROW */); }",
+            ),
+            runtime,
+            ("tampered",),
+        ),
+        "endless_loop": Case(kernel("for (volatile int i = 0;; ++i) {}"), Verdict.TIMEOUT),
+        "writes_one_after": Case(kernel(f"{HONEST} y[n] = 0;"), bounds, ("output 0",)),
+        "writes_one_before": Case(kernel(f"{HONEST} y[-1] = 0;"), bounds, ("output 0",)),
+        "writes_far_after": Case(kernel(f"{HONEST} y[n + 500] = 0;"), bounds, ("after output 0",)),
+        "reads_far_after": Case(kernel(f"{HONEST} y[0] += (float)(x[n + 500] * 0);"), bounds, ("after input 0",)),
+        "reads_one_after": Case(kernel(f"{HONEST} y[0] += x[n];"), wrong),
+        "mutates_its_input": Case(kernel(f"{HONEST} x[3] = 0;"), Verdict.MUTATED_INPUT, ("input 0",)),
+        "mutates_and_restores": Case(
+            kernel(f"float kept = w[0]; w[0] = 7; *(volatile float*)w = kept; {HONEST}"),
+            Verdict.MUTATED_INPUT,
+            ("input 1",),
+        ),
+        "unprotects_and_mutates": Case(
+            kernel(f"mprotect((void*)((uintptr_t)x & ~4095ul), 4096, 3); {HONEST} x[3] = 0;"),
+            Verdict.MUTATED_INPUT,
+            ("not what it was",),
+        ),
+        "differs_between_calls": Case(
+            kernel(
+                f"{HONEST} timespec t; clock_gettime(CLOCK_MONOTONIC, &t); "
+                "uint32_t b; memcpy(&b, &y[5], 4); b ^= (t.tv_nsec >> 4) & 1; memcpy(&y[5], &b, 4);"
+                "memcpy(&b, &y[6], 4); b ^= (t.tv_nsec >> 5) & 1; memcpy(&y[6], &b, 4);"
+                "memcpy(&b, &y[7], 4); b ^= (t.tv_nsec >> 6) & 1; memcpy(&y[7], &b, 4);"
+            ),
+            Verdict.NONDETERMINISTIC,
+        ),
+        "wrong_input_shape": Case(
+            kernel(
+                HONEST,
+                inputs=[
+                    InputDecl(name="x", rank=2, dims=[ROWS, COLUMNS - 1]),
+                    InputDecl(name="w", rank=1, dims=[COLUMNS]),
+                ],
+            ),
+            Verdict.WRONG_SHAPE,
+            ("input 0",),
+        ),
+        "wrong_output_shape": Case(
+            kernel(HONEST, outputs=[OutputDecl(name="y", rank=2, shape=["in0.d1", "in0.d0"])]),
+            Verdict.WRONG_SHAPE,
+            ("output 0",),
+        ),
+        "wrong_dtype": Case(
+            kernel(
+                HONEST,
+                variants=[
+                    Variant(
+                        id="h", inputs=[TensorType(dtype=DType.FLOAT16)] * 2, outputs=[TensorType(dtype=DType.FLOAT16)]
+                    )
+                ],
+            ),
+            Verdict.WRONG_DTYPE,
+        ),
+        "does_not_compile": Case(kernel("this is no C++;"), Verdict.COMPILE_ERROR, ("error",)),
+        "forbidden_flag": Case(
+            kernel(HONEST, compile_flags=["-O2"]).replace("-O2", "-ffast-math"), Verdict.COMPILE_ERROR, ("-ffast-math",)
+        ),
+        "no_bundle": Case("import os", Verdict.COMPILE_ERROR, ("bundle",)),
+        "reads_host_files_by_include": Case(
+            kernel(HONEST, f'#include "{secret}"\n'), Verdict.COMPILE_ERROR, ("No such file",)
+        ),
+    }
+    if platform.machine() == "x86_64":
+        stopped = FALSE_CLOCK.replace("STEP", "0")
+        slow = FALSE_CLOCK.replace("STEP", "20000")
+        cases["stops_the_clock"] = Case(
+            kernel(f"install(); work(); {HONEST}", stopped), Verdict.IMPOSSIBLE_TIME, ("floor",)
+        )
+        cases["slows_the_clock"] = Case(
+            kernel(f"install(); work(); {HONEST}", slow), Verdict.IMPOSSIBLE_TIME, ("judge's clock",)
+        )
+    return cases
+
+
+HONEST_KERNELS = {
+    "honest": kernel(HONEST),
+    "honest_twin": kernel(HONEST, "// the same again"),
+    "honest_slow": kernel(f"usleep(1500); {HONEST}"),
+    "honest_threads": kernel(f"#pragma omp parallel for num_threads(ctx->threads)\n{HONEST}"),
+    "honest_workspace": kernel(
+        "float* tmp = (float*)ctx->workspace; for (int64_t i = 0; i < n; ++i) tmp[i] = x[i] * w[i % columns];"
+        "for (int64_t i = 0; i < n; ++i) y[i] = tmp[i] + 1.0f;",
+        launcher=Launcher(fixed_workspace_bytes=ROWS * COLUMNS * 4),
+    ),
+    "honest_talker": kernel(f'puts("hello"); fflush(stdout); {HONEST}'),
+    "honest_any_shape": kernel(
+        HONEST, inputs=[InputDecl(name="x", rank=2, dims=[None, None]), InputDecl(name="w", rank=1, dims=[None])]
+    ),
+}
