@@ -90,6 +90,8 @@ _FakeTensor = _symbol("torch._subclasses.fake_tensor", "FakeTensor", "shapes wit
 _FakeTensorMode = _symbol("torch._subclasses.fake_tensor", "FakeTensorMode", "shapes without storage")
 tree_leaves = _symbol("torch.utils._pytree", "tree_leaves", "example inputs of an exported program, flat")
 tree_map = _symbol("torch.utils._pytree", "tree_map", "results of an operator that gives several tensors")
+tree_flatten = _symbol("torch.utils._pytree", "tree_flatten", "tensors among the arguments of a database entry")
+tree_unflatten = _symbol("torch.utils._pytree", "tree_unflatten", "the same, back")
 
 PRINTABLE_FEATURES = ("SCAN", "SORT", "TUPLE_REDUCTION", "BUCKETIZE", "MASKED_SCATTER_WITH_INDEX")
 
@@ -104,6 +106,12 @@ def check_symbols() -> list[str]:
             missing.append(f"{symbol.module}.{symbol.attribute}")
     missing += [f"BackendFeature.{name}" for name in PRINTABLE_FEATURES if not hasattr(_BackendFeature, name)]
     return missing
+
+
+def operator_database() -> list[Any]:
+    """Give torch's own table of operators with samples (two seconds to import, so not at the top)."""
+    found: list[Any] = importlib.import_module("torch.testing._internal.common_methods_invocations").op_db
+    return found
 
 
 def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
