@@ -25,8 +25,8 @@ _PATTERNS: dict[str, tuple[re.Pattern[str], str]] = {
         "sm<compute capability> (sm87), cpuv2|cpuv3|cpuv4 on amd64, cpu80|cpu82|... on arm64",
     ),
     "os": (
-        re.compile(r"linux|dos[1-9]\d{2,4}|jp[1-9]\d{0,3}|qnx\d{2,4}"),
-        "linux, dos<version> (dos6010), jp<version>",
+        re.compile(r"linux|dos[1-9]\d{2,4}|jp[1-9]\d{0,3}|l4t[1-9]\d{1,3}|qnx\d{2,4}"),
+        "linux, dos<version> (dos6010), jp<version>, l4t<version> (l4t364)",
     ),
     "runtime": (
         re.compile(r"cu[1-9]\d{1,3}|glibc2\d{1,2}"),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,15 @@ from ytk_core.formats.plugin_manifest import CheckResult
 from ytk_core.formats.plugin_meta import PluginMeta
 from ytk_core.sandbox import SandboxMode
 
-from ytk_forge.probe.compare import TABLE_CHECKS, compare_table
+from ytk_forge.device import checks as device_checks
+from ytk_forge.device.driver_stub import SONAME, driver_stub
+from ytk_forge.probe import registry
+from ytk_forge.probe.compare import REGISTERED, TABLE_CHECKS, compare_creators, compare_table
 from ytk_forge.probe.run import run_probe
 from ytk_forge.toolchain import Compiler, Toolchain, Version, parse_version, show_version
 
-AUDIT_VERSION = "1"
+AUDIT_VERSION = "2"
 """Part of every build's cache key: increase it with any change to what is checked."""
-
-EXPORTS = frozenset({"ytk_plugin"})
 
 # Who has to act when a check fails. Table checks fail only through a bug of the renderer; see _blame.
 _BLAME: dict[str, FailureClass] = {
@@ -45,6 +47,10 @@ _BLAME: dict[str, FailureClass] = {
     **dict.fromkeys(TABLE_CHECKS, FailureClass.OURS),
 }
 CHECKS = tuple(_BLAME)
+"""Of every library; those with device code have :data:`ytk_forge.device.checks.CHECKS` too."""
+_BLAME |= dict.fromkeys((REGISTERED, registry.CHECK), FailureClass.OURS)
+_BLAME |= dict.fromkeys(device_checks.CHECKS, FailureClass.CANDIDATES)
+_BLAME |= dict.fromkeys(("cubin", "cubin_sm", "cubin_abi"), FailureClass.BOARDS)
 _ERROR_OF: dict[FailureClass, type[YtkError]] = {
     FailureClass.CANDIDATES: CandidateError,
     FailureClass.BOARDS: BoardError,
@@ -152,10 +158,11 @@ def audit(
     toolchain: Toolchain,
     compiler: Compiler,
     mode: SandboxMode,
+    device_log: str = "",
 ) -> list[CheckResult]:
     """Check a built library; every check that could run is in the result, failed ones too.
 
-    The library is loaded only when all static checks passed.
+    The library is loaded only when all static checks passed. ``device_log``: the device compiler's messages, if at hand.
 
     Raises:
         BoardError: No sandbox works and ``mode`` is ``required``.
@@ -173,7 +180,9 @@ def audit(
             )
         ]
     results = [_result(name="elf", ok=True, found="an ELF shared library", wanted="an ELF shared library", fix="")]
-    results += static_checks(library, arch=arch, toolchain=toolchain, provides=symbol_finder(compiler))
+    results += static_checks(library, arch=arch, toolchain=toolchain, provides=_symbols(toolchain, compiler, mode))
+    if toolchain.device is not None:
+        results += device_checks.device_checks(path, arch=arch, compiler_log=device_log)
     if not all(result.ok for result in results):
         return results
     answer = run_probe(path, meta, toolchain, compiler, mode=mode)
@@ -184,6 +193,10 @@ def audit(
     )
     if answer.table is not None:
         results += compare_table(answer, meta)
+        if toolchain.tensorrt is not None:
+            results.append(compare_creators(answer, meta, toolchain.tensorrt.major))
+            if not registry.why_not(toolchain):
+                results.append(registry.check_registry(path, meta, toolchain, compiler, mode=mode))
     return results
 
 
@@ -202,7 +215,8 @@ def static_checks(
     extra = sorted(set(library.needed) - set(host.allowed_needed))
     wanted_machine = f"{host.elf_machine}, {host.elf_class} bit"
     found_machine = f"{library.machine}, {library.elf_class} bit"
-    missing, unknown_exports = EXPORTS - library.exported, library.exported - EXPORTS
+    exports = toolchain.exports()
+    missing, unknown_exports = exports - library.exported, library.exported - exports
     return [
         _result(
             name="machine",
@@ -224,8 +238,8 @@ def static_checks(
             name="exports",
             ok=not missing and not unknown_exports,
             found=_listed(library.exported),
-            wanted=f"exactly {_listed(EXPORTS)}",
-            fix="Do not define ytk_plugin or make other symbols visible in the bundle's SOURCE; Forge renders the only export.",
+            wanted=f"exactly {_listed(exports)}",
+            fix=f"Do not define {_listed(exports)} or make other symbols visible in the bundle's SOURCE; Forge renders the exports.",
         ),
         _undefined_check(library, provides),
         _result(
@@ -305,13 +319,27 @@ def _undefined_check(library: Library, provides: Callable[[str, str], bool | Non
     )
 
 
-def symbol_finder(compiler: Compiler) -> Callable[[str, str], bool | None]:
-    """Give a function that looks for a symbol in a library of the compiler's target, through its hash table."""
+def _symbols(toolchain: Toolchain, compiler: Compiler, mode: SandboxMode) -> Callable[[str, str], bool | None]:
+    stubs = {SONAME: driver_stub(toolchain.host.sysroot, compiler, mode)} if toolchain.device is not None else {}
+    return symbol_finder(compiler, stubs)
+
+
+def symbol_finder(
+    compiler: Compiler, stubs: Mapping[str, bytes] = types.MappingProxyType({})
+) -> Callable[[str, str], bool | None]:
+    """Give a function that looks for a symbol in a library of the compiler's target, through its hash table.
+
+    Args:
+        compiler: Knows where its target's libraries are.
+        stubs: Stand-ins for libraries that only the board has, by name.
+    """
     from elftools.elf.elffile import ELFFile
 
     open_tables: dict[str, Any] = {}
 
     def table_of(library: str) -> Any:
+        if library in stubs and library not in open_tables:
+            open_tables[library] = _hash_table(ELFFile(io.BytesIO(stubs[library])))
         if library not in open_tables:
             asked = [compiler.path, f"-print-file-name={library}"]
             done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True)
@@ -319,8 +347,7 @@ def symbol_finder(compiler: Compiler) -> Callable[[str, str], bool | None]:
             open_tables[library] = None
             if path.is_absolute():
                 # In memory: the hash table reads from the stream at each lookup.
-                elf = ELFFile(io.BytesIO(path.read_bytes()))
-                open_tables[library] = elf.get_section_by_name(".gnu.hash") or elf.get_section_by_name(".hash")
+                open_tables[library] = _hash_table(ELFFile(io.BytesIO(path.read_bytes())))
         return open_tables[library]
 
     def provides(library: str, symbol: str) -> bool | None:
@@ -331,6 +358,10 @@ def symbol_finder(compiler: Compiler) -> Callable[[str, str], bool | None]:
         return found is not None and found["st_shndx"] != "SHN_UNDEF"
 
     return provides
+
+
+def _hash_table(elf: Any) -> Any:
+    return elf.get_section_by_name(".gnu.hash") or elf.get_section_by_name(".hash")
 
 
 def raise_on_failure(results: Sequence[CheckResult], what: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 from ytk_core.abi import include_dir
 from ytk_core.archspec import ArchSpec
+from ytk_core.cuda_build import device_flags
 from ytk_core.digests import digest_bytes, digest_file
 from ytk_core.errors import ToolkitError, UserError
 from ytk_core.files import atomic_write
@@ -21,8 +22,11 @@ from ytk_core.signing import SigningKey, sign_manifest
 from ytk_forge.audit import AUDIT_VERSION, audit, raise_on_failure
 from ytk_forge.cache import FILES, LOG, MANIFEST, PLUGIN, BuildCache, cache_key
 from ytk_forge.compile import LINK_FLAGS, TABLE_FLAGS, Units, build_flags, compile_plugin
-from ytk_forge.render import RENDERER_VERSION, TEMPLATE_DIR, render_table
+from ytk_forge.device.nvrtc import Nvrtc, find_device_compiler
+from ytk_forge.probe import registry
+from ytk_forge.render import RENDERER_VERSION, TEMPLATE_DIR, render_skeleton, render_table
 from ytk_forge.toolchain import Compiler, Toolchain, find_compiler, toolchain_for
+from ytk_forge.trt_headers import TrtHeaders, find_headers
 
 BAD_ARRAY_NEW_LENGTH = (3, 4, 29)
 """The GLIBCXX version of a function that std::vector calls; for older targets it is rendered into the library."""
@@ -66,11 +70,15 @@ def build_plugin(
     bundle = read_bundle(bundle_path)
     check_target(bundle.meta, arch)
     toolchain = toolchain_for(arch, toolchains)
-    compiler = find_compiler(toolchain)
+    tools = Tools(
+        compiler=find_compiler(toolchain), nvrtc=find_device_compiler(toolchain), headers=find_headers(toolchain)
+    )
     flags = build_flags(toolchain, arch, bundle.meta.compile_flags)
+    if tools.nvrtc is not None:
+        flags += device_flags(arch, bundle.meta.compile_flags)
     cache_dir.mkdir(parents=True, exist_ok=True)
     cache = BuildCache(cache_dir)
-    key = _key(bundle, arch, toolchain, compiler, flags)
+    key = _key(bundle, arch, toolchain, tools, flags)
     emit = log or _discard
     if (hit := cache.get(key)) is not None:
         entry, manifest = hit
@@ -81,10 +89,27 @@ def build_plugin(
         built = Path(directory) / "built"
         built.mkdir()
         manifest = _build(
-            bundle, arch, toolchain, compiler, flags, work=Path(directory), built=built, mode=sandbox_mode, log=emit
+            bundle, arch, toolchain, tools, flags, work=Path(directory), built=built, mode=sandbox_mode, log=emit
         )
         cache.put(key, built)
         return _deliver(built, manifest, out_dir, signing_key)
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    """The compilers of a build."""
+
+    compiler: Compiler
+    nvrtc: Nvrtc | None
+    headers: TrtHeaders | None
+
+    def banners(self) -> dict[str, str]:
+        """Give tool names and versions for the manifest."""
+        found = {"compiler": self.compiler.banner}
+        if self.nvrtc is not None:
+            found["nvrtc"] = self.nvrtc.banner
+        if self.headers is not None:
+            found["tensorrt"] = self.headers.banner
+        return found
 
 
 def check_target(meta: PluginMeta, arch: ArchSpec) -> None:
@@ -114,7 +139,7 @@ def _build(
     bundle: KernelBundle,
     arch: ArchSpec,
     toolchain: Toolchain,
-    compiler: Compiler,
+    tools: Tools,
     flags: list[str],
     *,
     work: Path,
@@ -131,27 +156,38 @@ def _build(
 
     meta = bundle.meta
     what = f"{meta.plugin_namespace}::{meta.plugin_name} for {arch}"
-    note(f"# {what}; toolchain {toolchain.name}; {compiler.banner}; renderer {RENDERER_VERSION}\n")
+    note(f"# {what}; toolchain {toolchain.name}; {'; '.join(tools.banners().values())}; renderer {RENDERER_VERSION}\n")
     compiled = work / "compile"
     compiled.mkdir()
-    library = compile_plugin(
+    done = compile_plugin(
         Units(
             kernel=translation_unit(bundle),
             table=render_table(meta, old_libstdcxx=toolchain.max_glibcxx(arch) < BAD_ARRAY_NEW_LENGTH),
+            skeleton=render_skeleton(meta, toolchain.tensorrt.major) if toolchain.tensorrt is not None else None,
         ),
         toolchain=toolchain,
-        compiler=compiler,
+        compiler=tools.compiler,
         arch=arch,
         extra_flags=meta.compile_flags,
         workdir=compiled,
         mode=mode,
         log=note,
+        nvrtc=tools.nvrtc,
+        trt_include=Path(tools.headers.include_dir) if tools.headers is not None else None,
     )
-    checks = audit(library, meta=meta, arch=arch, toolchain=toolchain, compiler=compiler, mode=mode)
+    checks = audit(
+        done.library,
+        meta=meta,
+        arch=arch,
+        toolchain=toolchain,
+        compiler=tools.compiler,
+        mode=mode,
+        device_log=done.device_log,
+    )
     for check in checks:
         note(f"# audit {check.name}: {'ok' if check.ok else 'FAILED'}: {check.found}\n")
     raise_on_failure(checks, what)
-    library.replace(built / PLUGIN)
+    done.library.replace(built / PLUGIN)
     manifest = make_manifest(
         arch=arch,
         so_digest=digest_file(built / PLUGIN),
@@ -159,12 +195,13 @@ def _build(
         bundle_digest=bundle_digest(bundle),
         toolchain=toolchain.name,
         tools={
-            "compiler": compiler.banner,
+            **tools.banners(),
             "flags": " ".join((*flags, *LINK_FLAGS)),
             "renderer": RENDERER_VERSION,
             "audit": AUDIT_VERSION,
         },
         checks=checks,
+        unverified=_unverified(arch, toolchain, tools),
     )
     if manifest.meta_digest not in (built / PLUGIN).read_bytes().decode("latin-1"):
         msg = f"the library of {what} does not carry its meta's digest"
@@ -174,19 +211,47 @@ def _build(
     return manifest
 
 
-def _key(bundle: KernelBundle, arch: ArchSpec, toolchain: Toolchain, compiler: Compiler, flags: list[str]) -> str:
+def _unverified(arch: ArchSpec, toolchain: Toolchain, tools: Tools) -> list[str]:
+    """Say what no check on this machine can see, so that nobody takes a passed audit for more than it is."""
+    found = []
+    if tools.headers is not None and tools.headers.declared:
+        found.append(
+            "Not target-verified: the plugin class was compiled without TensorRT's headers, against an interface declared by hand."
+        )
+    if tools.headers is not None and (why := registry.why_not(toolchain)):
+        found.append(f"No real TensorRT registry has loaded it: {why}.")
+    if arch.device_kind == "gpu":
+        found.append(
+            "No GPU ran the kernel when it was built: that it loads, is right and is fast is known on the target only."
+        )
+    return found
+
+
+def _key(bundle: KernelBundle, arch: ArchSpec, toolchain: Toolchain, tools: Tools, flags: list[str]) -> str:
     """Give the cache key: every input of the build and of the audit."""
-    ours = b"".join(path.read_bytes() for path in (TEMPLATE_DIR / "cpu_plugin.cpp.j2", include_dir() / "ytk_kernel.h"))
+    texts = (*sorted(TEMPLATE_DIR.iterdir()), *sorted(include_dir().glob("*.h")))
+    ours = b"".join(path.read_bytes() for path in texts)
     return cache_key(
         {
             "bundle": bundle_digest(bundle),
             "arch": str(arch),
             "toolchain": msgspec.to_builtins(toolchain),
-            "compiler": msgspec.to_builtins(compiler),
+            "compiler": msgspec.to_builtins(tools.compiler),
+            "tools": tools.banners(),
+            "registry": [registry.installed_version(), registry.why_not(toolchain)],
+            "headers": _headers_digest(tools.headers),
             "flags": [*flags, *TABLE_FLAGS, *LINK_FLAGS],
             "renderer": [RENDERER_VERSION, AUDIT_VERSION, digest_bytes(ours)],
         }
     )
+
+
+def _headers_digest(headers: TrtHeaders | None) -> str:
+    """Give the digest of the SDK's headers: an SDK may be replaced in place."""
+    if headers is None:
+        return ""
+    paths = sorted(Path(headers.include_dir).glob("NvInfer*.h"))
+    return digest_bytes(b"".join(path.name.encode() + path.read_bytes() for path in paths))
 
 
 def _deliver(source: Path, manifest: PluginManifest, out_dir: Path, signing_key: SigningKey | None) -> PluginManifest:

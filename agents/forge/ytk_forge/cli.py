@@ -80,7 +80,8 @@ def toolchains(
 
     Exit code 1 where one that was named is not ready, or none at all is.
     """
-    from ytk_forge.toolchain import find_compiler, load_toolchains, problems
+    from ytk_forge.readiness import problems
+    from ytk_forge.toolchain import find_compiler, load_toolchains
 
     rows: list[dict[str, Any]] = []
     loaded = load_toolchains(toolchain_dirs)

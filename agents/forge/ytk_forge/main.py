@@ -47,7 +47,8 @@ def describe(settings: AgentSettings) -> WorkerFacts:
         FormatError: A toolchain file is wrong.
         NotAvailableError: No toolchain is ready; the hint says what to install.
     """
-    from ytk_forge.toolchain import find_compiler, load_toolchains, problems
+    from ytk_forge.readiness import problems
+    from ytk_forge.toolchain import find_compiler, load_toolchains
 
     arch_specs: dict[str, None] = {}
     capabilities: list[str] = []

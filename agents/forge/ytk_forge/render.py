@@ -6,10 +6,10 @@ import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from ytk_core.dtypes import ONNX_NUMBER
+from ytk_core.dtypes import ONNX_NUMBER, DType
 from ytk_core.errors import FormatError
 from ytk_core.formats import shape_expr
 from ytk_core.formats.plugin_meta import (
@@ -21,6 +21,9 @@ from ytk_core.formats.plugin_meta import (
     TensorType,
 )
 from ytk_core.formats.plugin_meta_checks import meta_digest
+
+if TYPE_CHECKING:
+    import jinja2
 
 RENDERER_VERSION = "2"
 """Part of every build's cache key: increase it with any change to what is rendered."""
@@ -98,6 +101,104 @@ def render_table(meta: PluginMeta, *, old_libstdcxx: bool = False) -> str:
     Raises:
         FormatError: A launcher symbol is not a C identifier, or declarations contradict each other.
     """
+    launcher = meta.launcher
+    return (
+        _environment()
+        .get_template("cpu_plugin.cpp.j2")
+        .render(
+            renderer_version=RENDERER_VERSION,
+            namespace=meta.plugin_namespace,
+            name=meta.plugin_name,
+            version=meta.plugin_version,
+            launch=_symbol(launcher.launch, "launch"),
+            workspace=_symbol(launcher.workspace, "workspace") if launcher.workspace is not None else None,
+            has_workspace=launcher.workspace is not None or launcher.fixed_workspace_bytes > 0,
+            fixed_workspace_bytes=launcher.fixed_workspace_bytes,
+            alignment_bytes=max(1, meta.constraints.alignment_bytes),
+            inputs=[input_axes(meta, index) for index in range(len(meta.inputs))],
+            outputs=[[_output_axis(text) for text in output.shape] for output in meta.outputs],
+            output_ranks=[output.rank for output in meta.outputs],
+            variants=[
+                {
+                    "id": variant.id,
+                    **_numbers("in", variant.inputs),
+                    **_numbers("out", variant.outputs),
+                }
+                for variant in meta.variants
+            ],
+            attributes=[_attribute(decl) for decl in meta.attributes],
+            shape_helpers=[
+                f"[[maybe_unused]] {line}" if line.startswith("static") else line
+                for line in shape_expr.C_HELPERS.splitlines()
+            ],
+            meta_digest=meta_digest(meta),
+            old_libstdcxx=old_libstdcxx,
+        )
+    )
+
+
+def render_skeleton(meta: PluginMeta, tensorrt_major: int) -> str:
+    """Render the translation unit with the TensorRT plugin class: it calls the table of :func:`render_table`.
+
+    Args:
+        meta: The contract.
+        tensorrt_major: 8 gives IPluginV2DynamicExt, 10 and later IPluginV3.
+
+    Raises:
+        FormatError: No variant has types that this TensorRT knows ("no_variant_for_engine").
+    """
+    known = _TRT_DTYPES | (set() if tensorrt_major < 10 else _TRT10_DTYPES)
+    if not any({t.dtype for t in (*v.inputs, *v.outputs)} <= known for v in meta.variants):
+        unknown = sorted(
+            {t.dtype.value for v in meta.variants for t in (*v.inputs, *v.outputs)} - {t.value for t in known}
+        )
+        msg = f"every variant of {meta.plugin_namespace}::{meta.plugin_name} has types that TensorRT {tensorrt_major} plugins do not take: {', '.join(unknown)}"
+        hint = "Generate the kernel with variants of float32, float16, int8 or int32 (TensorRT 8.6 narrows int64 to int32)."
+        raise FormatError(msg, code="no_variant_for_engine", hint=hint)
+    template = "trt_plugin_v3.cpp.j2" if tensorrt_major >= 10 else "trt_plugin_v2.cpp.j2"
+    shapes = [
+        [
+            {"code": _builder_code(shape_expr.parse(text)), "text": shape_expr.render(shape_expr.parse(text))}
+            for text in output.shape
+        ]
+        for output in meta.outputs
+    ]
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            renderer_version=RENDERER_VERSION, inputs=len(meta.inputs), outputs=len(meta.outputs), output_shapes=shapes
+        )
+    )
+
+
+_TRT_DTYPES = {DType.FLOAT32, DType.FLOAT16, DType.INT8, DType.INT32, DType.BOOL, DType.UINT8}
+_TRT10_DTYPES = {DType.BFLOAT16, DType.INT64}
+_DIMENSION_OPERATIONS = {
+    "+": "kSUM",
+    "-": "kSUB",
+    "*": "kPROD",
+    "//": "kFLOOR_DIV",
+    "ceildiv": "kCEIL_DIV",
+    "min": "kMIN",
+    "max": "kMAX",
+    "==": "kEQUAL",
+    "<": "kLESS",
+}
+
+
+def _builder_code(expression: shape_expr.Expr) -> str:
+    """Give an output extent as calls on TensorRT's expression builder."""
+    match expression:
+        case shape_expr.Literal(value=value):
+            return f"e.constant({value})"
+        case shape_expr.Dim(input=number, axis=axis):
+            return f"in[{number}].d[{axis}]"
+        case shape_expr.Operation(op=op, left=left, right=right):
+            return f"e.apply(trt::DimensionOperation::{_DIMENSION_OPERATIONS[op]}, {_builder_code(left)}, {_builder_code(right)})"
+
+
+def _environment() -> jinja2.Environment:
     import jinja2
 
     environment = jinja2.Environment(
@@ -115,36 +216,7 @@ def render_table(meta: PluginMeta, *, old_libstdcxx: bool = False) -> str:
         keep_trailing_newline=True,
     )
     environment.filters.update(c_string=c_string, braces=braces)
-    launcher = meta.launcher
-    return environment.get_template("cpu_plugin.cpp.j2").render(
-        renderer_version=RENDERER_VERSION,
-        namespace=meta.plugin_namespace,
-        name=meta.plugin_name,
-        version=meta.plugin_version,
-        launch=_symbol(launcher.launch, "launch"),
-        workspace=_symbol(launcher.workspace, "workspace") if launcher.workspace is not None else None,
-        has_workspace=launcher.workspace is not None or launcher.fixed_workspace_bytes > 0,
-        fixed_workspace_bytes=launcher.fixed_workspace_bytes,
-        alignment_bytes=max(1, meta.constraints.alignment_bytes),
-        inputs=[input_axes(meta, index) for index in range(len(meta.inputs))],
-        outputs=[[_output_axis(text) for text in output.shape] for output in meta.outputs],
-        output_ranks=[output.rank for output in meta.outputs],
-        variants=[
-            {
-                "id": variant.id,
-                **_numbers("in", variant.inputs),
-                **_numbers("out", variant.outputs),
-            }
-            for variant in meta.variants
-        ],
-        attributes=[_attribute(decl) for decl in meta.attributes],
-        shape_helpers=[
-            f"[[maybe_unused]] {line}" if line.startswith("static") else line
-            for line in shape_expr.C_HELPERS.splitlines()
-        ],
-        meta_digest=meta_digest(meta),
-        old_libstdcxx=old_libstdcxx,
-    )
+    return environment
 
 
 def _symbol(name: str, what: str) -> str:

@@ -89,11 +89,28 @@ class DeviceCode(_Strict, frozen=True, kw_only=True):
     install: str
 
 
+class TensorRTAbi(enum.StrEnum):
+    """Against what a plugin class is compiled."""
+
+    HEADERS = "headers"
+    """The SDK's own, in ``include_dir``."""
+    DECLARED = "declared"
+    """Without an SDK, TensorRT 10 and later: an interface declared by hand; the result is not target-verified."""
+
+
 class TensorRT(_Strict, frozen=True, kw_only=True):
     """Where TensorRT's headers are; ``include_dir`` is an SDK path that the operator sets."""
 
     version: str
     include_dir: str = ""
+    abi: TensorRTAbi = TensorRTAbi.HEADERS
+    install: str = ""
+    """What to get and set when ``include_dir`` is empty."""
+
+    @property
+    def major(self) -> int:
+        """Its first number, which decides the plugin interface."""
+        return parse_version(self.version)[0]
 
 
 class Probe(_Strict, frozen=True, kw_only=True):
@@ -125,6 +142,13 @@ class Toolchain(_Strict, frozen=True, kw_only=True):
         return self.host.triple.split("-")[0] != platform.machine().replace("arm64", "aarch64").replace(
             "AMD64", "x86_64"
         )
+
+    def exports(self) -> frozenset[str]:
+        """Give the symbols that a library exports, and no other: our table, and what the engine's loader looks for."""
+        names = {"ytk_plugin"}
+        if self.tensorrt is not None:
+            names |= {"setLoggerFinder", "getCreators" if self.tensorrt.major >= 10 else "getPluginCreators"}
+        return frozenset(names)
 
     def mismatches(self, arch: ArchSpec) -> tuple[str, ...]:
         """Give the fields of ``arch`` that no pattern of this toolchain matches; empty: it serves the arch spec."""
@@ -351,17 +375,13 @@ def _ask(path: str, _mtime_ns: int) -> Compiler:
     )
 
 
-def problems(toolchain: Toolchain) -> list[str]:
-    """List what is missing on this machine to use the toolchain, each with what to install or set; empty: ready."""
+def host_problems(toolchain: Toolchain) -> list[str]:
+    """List what the host code and the probe lack; :func:`ytk_forge.readiness.problems` lists everything."""
     found: list[str] = []
     try:
         find_compiler(toolchain)
     except NotAvailableError as err:
         found.append(f"{err.message}. {err.hint}")
-    if toolchain.device is not None:
-        found.append(
-            f"device code ({toolchain.device.compiler} {toolchain.device.version} for {toolchain.device.sm}) is not supported by this Forge yet."
-        )
     if toolchain.is_foreign():
         if not toolchain.probe.emulator:
             found.append(

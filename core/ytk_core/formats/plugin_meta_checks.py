@@ -10,6 +10,7 @@ import msgspec
 import yaml
 
 from ytk_core.cpu_build import check_compile_flags
+from ytk_core.cuda_build import check_device_flags
 from ytk_core.digests import check_digest, digest_bytes
 from ytk_core.errors import FormatError, UserError
 from ytk_core.formats import shape_expr
@@ -325,7 +326,9 @@ def _numbers(meta: PluginMeta) -> Iterator[tuple[str, str]]:
         yield "launcher.fixed_workspace_bytes", f"{meta.launcher.fixed_workspace_bytes} is negative"
     if meta.sites < 1:
         yield "sites", f"{meta.sites} is not positive"
+    # A TensorRT kernel's flags are the CUDA compiler's.
+    check_flags = check_device_flags if meta.deployment_target is DeploymentTarget.TENSORRT else check_compile_flags
     try:
-        check_compile_flags(meta.compile_flags)
+        check_flags(meta.compile_flags)
     except UserError as err:
         yield "compile_flags", err.message

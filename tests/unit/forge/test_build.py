@@ -23,6 +23,8 @@ from ytk_forge import confined
 from ytk_forge.audit import CHECKS
 from ytk_forge.build import build_plugin
 from ytk_forge.cache import FILES, BuildCache, cache_key
+from ytk_forge.device.nvrtc import Nvrtc
+from ytk_forge.trt_headers import TrtHeaders
 
 
 def write(bundle: KernelBundle, directory: Path) -> Path:
@@ -141,7 +143,7 @@ class TestRefusedBeforeCompiling:
 
     def test_unknown_arch(self, attempt):
         with pytest.raises(UserError) as caught:
-            attempt(bundles.fold(), ArchSpec.parse("arm64-cpu82-linux-glibc231-ov20264"))
+            attempt(bundles.fold(), ArchSpec.parse("arm64-cpu82-jp6-glibc231-ov20264"))
         assert caught.value.code == "unknown_arch"
 
     def test_not_a_bundle(self, tmp_path, arch, mode):
@@ -310,10 +312,11 @@ class TestCache:
 
     @pytest.fixture
     def key(self, arch, toolchain, compiler):
-        def body(bundle=None, for_arch=arch, used=toolchain, by=compiler):
+        def body(bundle=None, for_arch=arch, used=toolchain, by=compiler, nvrtc=None, headers=None):
             bundle = bundle or bundles.fold()
             flags = compiles.build_flags(used, for_arch, bundle.meta.compile_flags)
-            return builds._key(bundle, for_arch, used, by, flags)
+            tools = builds.Tools(compiler=by, nvrtc=nvrtc, headers=headers)
+            return builds._key(bundle, for_arch, used, tools, flags)
 
         return body
 
@@ -336,14 +339,26 @@ class TestCache:
         monkeypatch.setattr(builds, name, "next")
         assert key() != before
 
-    def test_another_toolchain_compiler_or_arch_has_another_key(self, key, toolchain, compiler, arch):
+    def test_another_toolchain_compiler_or_arch_has_another_key(self, key, toolchain, compiler, arch, tmp_path):
+        nvrtc = Nvrtc(version="11.8", library="/a/libnvrtc.so.11.2", preload=(), include_dir="/a", size_bytes=1)
+        (tmp_path / "NvInferRuntime.h").write_text("one")
+        headers = TrtHeaders(include_dir=str(tmp_path), declared=False, banner="x")
+        first = key(headers=headers)
+        (tmp_path / "NvInferRuntime.h").write_text("two")
+        assert key(nvrtc=nvrtc) == key(
+            nvrtc=msgspec.structs.replace(nvrtc, include_dir="/b", library="/b/libnvrtc.so.11.2")
+        )
         keys = {
+            first,
+            key(headers=headers),
+            key(nvrtc=nvrtc),
+            key(nvrtc=msgspec.structs.replace(nvrtc, size_bytes=2)),
             key(),
             key(used=msgspec.structs.replace(toolchain, description="other")),
             key(by=msgspec.structs.replace(compiler, banner="g++ 99")),
             key(for_arch=ArchSpec(arch.cpu, arch.device, arch.os, arch.runtime, "ort132")),
         }
-        assert len(keys) == 4
+        assert len(keys) == 8
 
     def test_another_bundle_is_built(self, attempt, warm):
         other, log = attempt(bundles.with_meta(bundles.fold(), plugin_version="2"))

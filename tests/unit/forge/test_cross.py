@@ -15,7 +15,8 @@ from ytk_forge import build as builds
 from ytk_forge.audit import CHECKS, read_library
 from ytk_forge.build import build_plugin
 from ytk_forge.probe.run import run_probe
-from ytk_forge.toolchain import SHIPPED_DIR, find_compiler, load_toolchain, problems, toolchain_for
+from ytk_forge.readiness import problems
+from ytk_forge.toolchain import SHIPPED_DIR, find_compiler, load_toolchain, toolchain_for
 
 ARCH = ArchSpec.parse("arm64-cpu80-linux-glibc231-ov20252")
 MISSING = problems(toolchain_for(ARCH))

@@ -39,7 +39,7 @@ def built(tmp_path_factory, arch, toolchain, compiler, mode):
             workdir=tmp_path_factory.mktemp(path.stem),
             mode=mode,
             log=lambda _: None,
-        )
+        ).library
         return meta, library
 
     return run

@@ -8,6 +8,7 @@ import pytest
 from ytk_core.archspec import ArchSpec, host_arch_specs, host_runtime
 from ytk_core.errors import FormatError, NotAvailableError, UserError
 from ytk_forge import toolchain as toolchains
+from ytk_forge.readiness import problems
 from ytk_forge.toolchain import (
     SHIPPED_DIR,
     find_compiler,
@@ -15,7 +16,6 @@ from ytk_forge.toolchain import (
     load_toolchain,
     load_toolchains,
     parse_version,
-    problems,
     show_version,
     toolchain_for,
 )
@@ -102,9 +102,9 @@ class TestLookup:
         assert hint in caught.value.hint
 
     def test_one_field_differs(self, tmp_path):
-        write(tmp_path, CROSS)
+        only = load_toolchain(write(tmp_path, CROSS))
         with pytest.raises(UserError) as caught:
-            toolchain_for(ArchSpec.parse("arm64-sm87-dos6010-cu114-trt103"), load_toolchains([tmp_path]))
+            toolchain_for(ArchSpec.parse("arm64-sm87-dos6010-cu114-trt103"), [only])
         assert (
             "the nearest is arm64-sm87-dos6010-cu114-trt86, which differs in engine (trt103, has trt86)"
             in caught.value.message
@@ -262,7 +262,7 @@ class TestCompiler:
         texts = problems(load_toolchain(write(tmp_path, CROSS)))
         joined: Any = "\n".join(texts)
         assert "apt-get install g++-aarch64-linux-gnu" in joined
-        assert "sm_87" in joined
+        assert "no NvInferRuntime.h in tensorrt.include_dir = /opt/trt/include" in joined
         assert "/no/such/libnvinfer.so" in joined
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ytk_core.dtypes import ONNX_NUMBER
 from ytk_core.formats.plugin_manifest import CheckResult
-from ytk_core.formats.plugin_meta import FORMAT_NUMBER, PluginMeta, TensorType
+from ytk_core.formats.plugin_meta import FORMAT_NUMBER, AttributeType, PluginMeta, TensorType
 from ytk_core.formats.plugin_meta_checks import meta_digest
 
 from ytk_forge.probe import ctypes_abi
@@ -14,6 +14,8 @@ from ytk_forge.probe.run import Answer
 from ytk_forge.render import ATTRIBUTE_NUMBER
 
 TABLE_CHECKS = ("abi", "name", "arity", "variants", "attributes", "functions", "meta_digest", "shape")
+REGISTERED = "registered"
+"""The check of what a TensorRT plugin library would register."""
 _FIX = "Build the library again from its bundle; if it stays so, report it with the build log."
 
 
@@ -49,6 +51,31 @@ def compare_table(answer: Answer, meta: PluginMeta) -> list[CheckResult]:
         for name, (found, wanted) in pairs.items()
     ]
     return [*results, _shape_check(answer)]
+
+
+def compare_creators(answer: Answer, meta: PluginMeta, tensorrt_major: int) -> CheckResult:
+    """Compare the creators that TensorRT would find with what a node asks for: (namespace, name, version, attributes)."""
+    interface = "PLUGIN CREATOR_V3ONE 1.0" if tensorrt_major >= 10 else "IPluginCreator"
+    fields = ", ".join(f"{name} {_FIELD_TYPES[kind]}" for name, kind in field_types(meta)) or "no attributes"
+    wanted = f"{interface}: {_identity(meta.plugin_namespace, meta.plugin_name, meta.plugin_version)}, {fields}"
+    texts = []
+    for creator in answer.creators:
+        own = ", ".join(f"{name} {_named(kind, _FIELD_TYPES)}" for name, kind in creator.fields) or "no attributes"
+        text = f"{creator.interface}: {_identity(creator.namespace, creator.name, creator.version)}, {own}"
+        texts.append(text if creator.created else f"{text}; but it makes no plugin of these attributes")
+    found = " | ".join(texts) or "no creator"
+    return CheckResult(
+        name=REGISTERED, ok=found == wanted, found=found, wanted=wanted, fix="" if found == wanted else _FIX
+    )
+
+
+def field_types(meta: PluginMeta) -> list[tuple[str, int]]:
+    """Give the fields that a creator of this contract lists: names and TensorRT's type numbers."""
+    return [(a.name, _FIELD_OF[a.type]) for a in meta.attributes]
+
+
+_FIELD_TYPES = {1: "float32", 5: "int32", 6: "char"}
+_FIELD_OF = {AttributeType.INTS: 5, AttributeType.FLOATS: 1, AttributeType.STRING: 6}
 
 
 def _types(types: list[TensorType]) -> list[tuple[int, int]]:

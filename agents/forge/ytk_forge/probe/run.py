@@ -21,8 +21,10 @@ from ytk_core.formats.plugin_meta import AttributeType, PluginMeta
 from ytk_core.sandbox import SandboxMode
 
 from ytk_forge.confined import run_confined
+from ytk_forge.device.driver_stub import SONAME, driver_stub
 from ytk_forge.render import ATTRIBUTE_NUMBER, input_axes
 from ytk_forge.toolchain import Compiler, Toolchain
+from ytk_forge.trt_headers import DECLARED_DIR, HEADER
 
 PROBE_LIMIT_S = 30.0
 MAX_ANSWER_BYTES = 1024 * 1024
@@ -57,6 +59,18 @@ class TableView(msgspec.Struct, frozen=True):
     meta_digest: str | None
 
 
+class CreatorView(msgspec.Struct, frozen=True):
+    """One plugin creator as TensorRT would find it: its fields are (name, type number)."""
+
+    interface: str
+    namespace: str | None = None
+    name: str | None = None
+    version: str | None = None
+    fields: list[tuple[str | None, int]] = []
+    created: bool = False
+    """Whether it made a plugin of the contract's attributes."""
+
+
 class ShapeCase(msgspec.Struct, frozen=True):
     """One question to the shape function; ``want`` is None where the meta's expressions refuse these dims."""
 
@@ -70,6 +84,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     table: TableView | None = None
     shapes: list[tuple[int, list[list[int]]]] = []
+    creators: list[CreatorView] = []
     problem: str = ""
     cases: list[ShapeCase] = []
 
@@ -134,8 +149,12 @@ def run_probe(
         workdir = Path(directory)
         inside, request, answer_file = (workdir / name for name in ("plugin.so", "request", "answer.json"))
         inside.write_bytes(library.read_bytes())
-        if foreign or native:
-            request.write_text(_lines(inside, libraries, meta, cases), encoding="ascii")
+        if toolchain.device is not None:
+            # The driver is the board's: its stand-in satisfies the loader, and no kernel is launched here.
+            (workdir / SONAME).write_bytes(driver_stub(toolchain.host.sysroot, compiler, mode))
+            libraries = [str(workdir / SONAME), *libraries]
+        if foreign or native or toolchain.tensorrt is not None:
+            request.write_text(_lines(inside, libraries, meta, cases, toolchain), encoding="ascii")
             (workdir / "probe").write_bytes(
                 _native_probe(toolchain.host.sysroot, toolchain.host.install, compiler, mode)
             )
@@ -156,7 +175,7 @@ def run_probe(
             workdir,
             mode=mode,
             wall_limit_s=PROBE_LIMIT_S,
-            read_only=[_CHILD.parent, *(Path(path) for path in libraries)],
+            read_only=[_CHILD.parent, *(Path(path) for path in toolchain.probe.libraries)],
         )
         if done.timed_out:
             return Answer(problem=f"did not return within {PROBE_LIMIT_S:g} s")
@@ -173,7 +192,7 @@ def _native_probe(sysroot: str, install: str, compiler: Compiler, mode: SandboxM
     """Compile the native probe program for a toolchain's machine, once in a process."""
     with tempfile.TemporaryDirectory(prefix="ytk-probe-") as directory:
         workdir = Path(directory)
-        for source in (_NATIVE / "probe.cpp", include_dir() / "ytk_kernel.h"):
+        for source in (_NATIVE / "probe.cpp", DECLARED_DIR / HEADER, include_dir() / "ytk_kernel.h"):
             (workdir / source.name).write_bytes(source.read_bytes())
         flags = [f"--sysroot={sysroot}"] if sysroot else []
         # -ldl: before glibc 2.34 dlopen has a library of its own.
@@ -187,13 +206,17 @@ def _native_probe(sysroot: str, install: str, compiler: Compiler, mode: SandboxM
         return (workdir / "probe").read_bytes()
 
 
-def _lines(library: Path, preload: Sequence[str], meta: PluginMeta, cases: Sequence[ShapeCase]) -> str:
+def _lines(
+    library: Path, preload: Sequence[str], meta: PluginMeta, cases: Sequence[ShapeCase], toolchain: Toolchain
+) -> str:
     """Give the request of the native probe program: lines of words, strings in hex."""
     lines = [
         f"library {_hex(str(library))}",
         *(f"preload {_hex(path)}" for path in preload),
         f"outputs {len(meta.outputs)}",
     ]
+    if toolchain.tensorrt is not None:
+        lines.append(f"tensorrt {toolchain.tensorrt.major}")
     for name, value in _attributes(meta).items():
         if isinstance(value, str):
             lines.append(f"attribute {_hex(name)} {ATTRIBUTE_NUMBER[AttributeType.STRING]} 1 {_hex(value)}")

@@ -12,9 +12,22 @@
 #include <string>
 #include <vector>
 
+#include "NvInferRuntime.h" // declared by hand, beside this file's directory
 #include "ytk_kernel.h"
 
 namespace {
+
+// IPluginCreator as TensorRT 8.6 has it: no interface below it. One that was built with headers of 10 looks otherwise.
+struct Creator86 {
+  virtual int32_t getTensorRTVersion() const noexcept = 0;
+  virtual const char* getPluginName() const noexcept = 0;
+  virtual const char* getPluginVersion() const noexcept = 0;
+  virtual const nvinfer1::PluginFieldCollection* getFieldNames() noexcept = 0;
+  virtual void* createPlugin(const char*, const nvinfer1::PluginFieldCollection*) noexcept = 0;
+  virtual void* deserializePlugin(const char*, const void*, size_t) noexcept = 0;
+  virtual void setPluginNamespace(const char*) noexcept = 0;
+  virtual const char* getPluginNamespace() const noexcept = 0;
+};
 
 struct Attribute {
   std::string name, text;
@@ -30,6 +43,7 @@ struct Request {
   std::string library;
   std::vector<std::string> preload;
   int outputs = 0;
+  int tensorrt = 0; // its major version; 0: another engine
   std::deque<Attribute> attributes;
   std::vector<Case> cases;
 };
@@ -89,6 +103,7 @@ Request read_request(const char* path) {
     line >> word;
     if (word == "library") request.library = next_string(line);
     if (word == "preload") request.preload.push_back(next_string(line));
+    if (word == "tensorrt") line >> request.tensorrt;
     if (word == "outputs") line >> request.outputs;
     if (word == "attribute") request.attributes.push_back(read_attribute(line));
     if (word == "case") request.cases.push_back(read_case(line));
@@ -190,6 +205,74 @@ std::vector<ytk_attr> make_attributes(const std::deque<Attribute>& attributes) {
   return made;
 }
 
+// ---- what a TensorRT would register ------------------------------------------------------------------------------------
+
+// The attributes as a parser gives them: numbers of 32 bits.
+struct Fields {
+  std::deque<std::vector<int32_t>> ints;
+  std::deque<std::vector<float>> floats;
+  std::vector<nvinfer1::PluginField> fields;
+  nvinfer1::PluginFieldCollection collection{};
+
+  explicit Fields(const std::deque<Attribute>& attributes) {
+    using Type = nvinfer1::PluginFieldType;
+    for (const Attribute& a : attributes) {
+      if (a.type == YTK_ATTR_STRING) {
+        fields.emplace_back(a.name.c_str(), a.text.c_str(), Type::kCHAR, static_cast<int32_t>(a.text.size()));
+      } else if (a.type == YTK_ATTR_INTS) {
+        ints.emplace_back(a.ints.begin(), a.ints.end());
+        fields.emplace_back(a.name.c_str(), ints.back().data(), Type::kINT32, static_cast<int32_t>(a.ints.size()));
+      } else {
+        floats.emplace_back(a.floats.begin(), a.floats.end());
+        fields.emplace_back(a.name.c_str(), floats.back().data(), Type::kFLOAT32, static_cast<int32_t>(a.floats.size()));
+      }
+    }
+    collection = {static_cast<int32_t>(fields.size()), fields.data()};
+  }
+};
+
+std::string field_names(const nvinfer1::PluginFieldCollection* names) {
+  std::string out = "[";
+  for (int k = 0; names != nullptr && k < clamped(names->nbFields); ++k)
+    out += (k ? ",[" : "[") + json_string(names->fields[k].name) + "," + number(static_cast<int32_t>(names->fields[k].type)) + "]";
+  return out + "]";
+}
+
+template <class Creator>
+std::string creator_json(const std::string& interface, Creator& creator, bool created) {
+  return "{\"interface\":" + json_string(interface.c_str()) + ",\"namespace\":" + json_string(creator.getPluginNamespace()) +
+         ",\"name\":" + json_string(creator.getPluginName()) + ",\"version\":" + json_string(creator.getPluginVersion()) +
+         ",\"fields\":" + field_names(creator.getFieldNames()) + ",\"created\":" + truth(created) + "}";
+}
+
+std::string creators(void* handle, const Request& request) {
+  const Fields fields(request.attributes);
+  std::string out = "[";
+  int32_t count = 0;
+  if (request.tensorrt >= 10) {
+    const auto list = reinterpret_cast<nvinfer1::IPluginCreatorInterface* const* (*)(int32_t&)>(dlsym(handle, "getCreators"));
+    nvinfer1::IPluginCreatorInterface* const* found = list == nullptr ? nullptr : list(count);
+    for (int k = 0; found != nullptr && k < clamped(count); ++k) {
+      const nvinfer1::InterfaceInfo info = found[k]->getInterfaceInfo();
+      const std::string interface = std::string(info.kind) + " " + number(info.major) + "." + number(info.minor);
+      if (interface != "PLUGIN CREATOR_V3ONE 1.0") return "[{\"interface\":" + json_string(interface.c_str()) + "}]";
+      auto& creator = *static_cast<nvinfer1::IPluginCreatorV3One*>(found[k]);
+      nvinfer1::IPluginV3* plugin = creator.createPlugin("probe", &fields.collection, nvinfer1::TensorRTPhase::kBUILD);
+      out += (k ? "," : "") + creator_json(interface, creator, plugin != nullptr);
+      delete plugin;
+    }
+  } else {
+    const auto list = reinterpret_cast<Creator86* const* (*)(int32_t&)>(dlsym(handle, "getPluginCreators"));
+    Creator86* const* found = list == nullptr ? nullptr : list(count);
+    for (int k = 0; found != nullptr && k < clamped(count); ++k) {
+      // The object is left to the end of the process: its destroy() is far down the interface, which is not declared here.
+      const bool created = found[k]->createPlugin("probe", &fields.collection) != nullptr;
+      out += (k ? "," : "") + creator_json("IPluginCreator", *found[k], created);
+    }
+  }
+  return out + "]";
+}
+
 std::string problem(const std::string& text) { return "{\"problem\":" + json_string(text.c_str()) + "}"; }
 
 std::string answer(const Request& request) {
@@ -209,7 +292,8 @@ std::string answer(const Request& request) {
     const std::vector<ytk_attr> attrs = make_attributes(request.attributes);
     shapes = json_list(request.cases, [&](const Case& one) { return call_shape(*table, one, attrs); });
   }
-  return "{\"table\":" + describe(*table) + ",\"shapes\":" + shapes + "}";
+  const std::string registered = request.tensorrt == 0 ? "[]" : creators(handle, request);
+  return "{\"table\":" + describe(*table) + ",\"shapes\":" + shapes + ",\"creators\":" + registered + "}";
 }
 
 } // namespace

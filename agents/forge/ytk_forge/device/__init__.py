@@ -1,0 +1,1 @@
+"""Device code: CUDA C++ -> cubin, and what a cubin says about itself."""

@@ -1,0 +1,227 @@
+"""NVRTC from the ``nvidia-cuda-nvrtc`` wheels: find the wanted version, compile in the sandbox, read the answer."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+from ytk_core.errors import BoardError, CandidateError, NotAvailableError, ToolkitError
+from ytk_core.sandbox import SandboxMode
+
+from ytk_forge.confined import run_confined
+from ytk_forge.toolchain import DeviceCode, Toolchain
+
+COMPILE_LIMIT_S = 300.0
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+_CHILD = Path(__file__).with_name("nvrtc_child.py")
+# NVRTC has no C library: what ytk_kernel.h and portable kernels include from it.
+_SHIMS = {
+    "stdint.h": """#pragma once
+typedef signed char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+typedef unsigned long long uintptr_t;
+typedef long long intptr_t;
+""",
+    "stddef.h": "#pragma once\n",
+}
+_SHIMS["cstdint"] = "#pragma once\n#include <stdint.h>\n"
+_SHIMS["cstddef"] = "#pragma once\n"
+_SHIMS["cmath"] = "#pragma once\n"
+_SHIMS["math.h"] = "#pragma once\n"
+
+
+class Nvrtc(msgspec.Struct, frozen=True, kw_only=True):
+    """An NVRTC that was found."""
+
+    version: str
+    library: str
+    preload: tuple[str, ...]
+    include_dir: str
+    size_bytes: int
+    """Of the library: with the version it tells one build of NVRTC from another."""
+
+    @property
+    def banner(self) -> str:
+        """For manifests, logs and the cache's key: without paths, which are the machine's own business."""
+        return f"NVRTC {self.version} ({Path(self.library).name}, {self.size_bytes} bytes)"
+
+
+def search_dirs() -> list[Path]:
+    """Give the ``nvidia`` directories of this interpreter's packages, where the wheels put their files."""
+    return [path for entry in sys.path if (path := Path(entry) / "nvidia").is_dir()]
+
+
+def find_nvrtc(device: DeviceCode, roots: Sequence[Path] | None = None) -> Nvrtc:
+    """Find the NVRTC and the CUDA headers of the version that a toolchain names.
+
+    Wheels of several CUDA versions share directories, so files are told apart by version and not by place.
+
+    Raises:
+        NotAvailableError: ``nvrtc_missing`` or ``cuda_headers_missing``; the hint says what to install.
+    """
+    places = search_dirs() if roots is None else list(roots)
+    major = device.version.split(".")[0]
+    hint = f"Install it: {device.install}."
+    for builtins in sorted(b for root in places for b in root.glob(f"*/lib/libnvrtc-builtins.so.{device.version}")):
+        libraries = sorted(builtins.parent.glob(f"libnvrtc.so.{major}*"))
+        if libraries:
+            break
+    else:
+        msg = f"no NVRTC {device.version} in the Python packages of {sys.prefix}"
+        raise NotAvailableError(msg, code="nvrtc_missing", hint=hint)
+    for header in sorted(h for root in places for h in root.glob("*/include/cuda_fp16.h")):
+        if _cuda_version(header.with_name("cuda.h")) == device.version:
+            return Nvrtc(
+                version=device.version,
+                library=str(libraries[0]),
+                preload=(str(builtins),),
+                include_dir=str(header.parent),
+                size_bytes=libraries[0].stat().st_size,
+            )
+    msg = f"no CUDA {device.version} headers (cuda_fp16.h) in the Python packages of {sys.prefix}"
+    raise NotAvailableError(msg, code="cuda_headers_missing", hint=hint)
+
+
+def _cuda_version(header: Path) -> str | None:
+    """Read ``#define CUDA_VERSION 11080`` as "11.8"."""
+    try:
+        found = re.search(
+            r"^#define\s+CUDA_VERSION\s+(\d+)", header.read_text(encoding="utf-8", errors="replace"), re.MULTILINE
+        )
+    except OSError:
+        return None
+    return None if found is None else f"{int(found[1]) // 1000}.{int(found[1]) % 1000 // 10}"
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    version: str
+    status: int
+    error: str
+    log: str
+
+
+class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A compiled cubin and what the compiler said."""
+
+    cubin: bytes
+    log: str
+
+
+def compile_device(
+    nvrtc: Nvrtc,
+    flags: Sequence[str],
+    headers: Sequence[Path],
+    workdir: Path,
+    *,
+    mode: SandboxMode,
+    log: Callable[[str], None],
+) -> DeviceResult:
+    """Compile ``kernel.cpp`` in ``workdir`` as device code, in the sandbox.
+
+    Args:
+        nvrtc: The compiler.
+        flags: :func:`ytk_core.cuda_build.device_flags`.
+        headers: Files that the text may include by name.
+        workdir: Has ``kernel.cpp``; gets ``device.cubin``.
+        mode: "optional" works without a sandbox where there is none.
+        log: Gets the compiler's messages.
+
+    Raises:
+        CandidateError: The text does not compile ("device_compile_error"), or takes too long ("compile_timeout").
+        BoardError: The compiler was killed or does not load ("device_compiler_broken").
+        ToolkitError: The compiler gave no cubin.
+    """
+    include = workdir / "device_include"
+    include.mkdir()
+    for name, text in _SHIMS.items():
+        (include / name).write_text(text, encoding="ascii")
+    for header in headers:
+        (include / header.name).write_bytes(header.read_bytes())
+    # -default-device: a function of the shared text needs no __device__. ptxas -v: registers, spills and shared memory.
+    options = [*flags, "-default-device", "--ptxas-options=-v", "-Idevice_include", f"-I{nvrtc.include_dir}"]
+    request = {
+        "library": nvrtc.library,
+        "preload": nvrtc.preload,
+        "source": "kernel.cpp",
+        "options": options,
+        "cubin": "device.cubin",
+    }
+    (workdir / "nvrtc.json").write_text(json.dumps(request), encoding="utf-8")
+    log(f"$ nvrtc {' '.join(flags)} kernel.cpp\n")
+    done = run_confined(
+        [sys.executable, "-I", "-S", str(_CHILD), "nvrtc.json", "nvrtc-answer.json"],
+        workdir,
+        mode=mode,
+        wall_limit_s=COMPILE_LIMIT_S,
+        read_only=[_CHILD.parent, Path(nvrtc.library).parent, Path(nvrtc.include_dir)],
+    )
+    if done.timed_out:
+        msg = f"compiling the device code took more than {COMPILE_LIMIT_S:g} s and was ended"
+        raise CandidateError(
+            msg, code="compile_timeout", hint="Generate a smaller kernel (less unrolling, fewer templates)."
+        )
+    answer = _read_answer(workdir / "nvrtc-answer.json")
+    if answer is None:
+        last = (done.output.strip().splitlines() or [""])[-1]
+        msg = f"the device compiler ended with {done.returncode} and no answer: {last[:200]}"
+        raise BoardError(
+            msg, code="compiler_killed", hint="The machine ran out of memory: give Forge more, or fewer slots."
+        )
+    log(answer.log if answer.log.endswith("\n") or not answer.log else answer.log + "\n")
+    if answer.status < 0 or answer.version != nvrtc.version:
+        msg = f"{nvrtc.banner} does not work here: {answer.error or f'it says it is {answer.version}'}"
+        raise BoardError(msg, code="device_compiler_broken", hint="Reinstall the nvidia-cuda-nvrtc wheel.")
+    if answer.status:
+        lines = [line for line in answer.log.splitlines() if "error" in line] or [answer.error]
+        msg = f"the device code does not compile: {lines[0].strip()}"
+        raise CandidateError(
+            msg,
+            code="device_compile_error",
+            hint="The build log has all messages; lines count from the start of HEADER or SOURCE.",
+        )
+    cubin = workdir / "device.cubin"
+    if cubin.is_symlink() or not cubin.is_file():
+        msg = f"{nvrtc.banner} reported success and wrote no cubin"
+        raise ToolkitError(msg, hint="Report this with the build log.")
+    return DeviceResult(cubin=cubin.read_bytes(), log=answer.log)
+
+
+def _read_answer(path: Path) -> _Answer | None:
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > MAX_ANSWER_BYTES:
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Answer)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None
+
+
+def find_device_compiler(toolchain: Toolchain) -> Nvrtc | None:
+    """Give a toolchain's device compiler; None where it has no device code.
+
+    Raises:
+        NotAvailableError: It is missing; the hint says what to install.
+    """
+    device = toolchain.device
+    if device is None:
+        return None
+    if device.compiler != "nvrtc" or device.launch != "driver":
+        msg = f"toolchain {toolchain.name}: device code by {device.compiler} with {device.launch} launch is not supported by this Forge"
+        raise NotAvailableError(
+            msg,
+            code="device_compiler_unsupported",
+            hint='Use compiler = "nvrtc" and launch = "driver": they need no CUDA toolkit.',
+        )
+    try:
+        return find_nvrtc(device)
+    except NotAvailableError as err:
+        raise NotAvailableError(f"toolchain {toolchain.name}: {err.message}", code=err.code, hint=err.hint) from err
