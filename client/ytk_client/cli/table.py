@@ -52,6 +52,16 @@ COMMANDS: tuple[Entry, ...] = (
         "Explain a file without running it: what a target would refuse or misread, and what to do.",
     ),
     Entry(
+        "embedded capture",
+        "ytk_client.cli.capture:capture",
+        "Put one carved region or one module into a small file that others can replay.",
+    ),
+    Entry(
+        "embedded replay",
+        "ytk_client.cli.replay:replay",
+        "Run a repro and compare with what was captured.",
+    ),
+    Entry(
         "embedded workers",
         "ytk_client.cli.workers:embedded_workers",
         "List the workers that build and run engines.",

@@ -42,6 +42,10 @@ def inspect_file(path: Path, request: Request) -> Inspection:
         UserError: It cannot be read.
     """
     if path.is_dir():
+        from ytk_client.repro.format import is_repro
+
+        if is_repro(path):
+            return _repro(path)
         raise FormatError(f"{path}: a directory", code="unknown_file", hint=f"Give one of the files in it. {_KNOWN}")
     with path.open("rb") as stream:
         head = stream.read(_HEAD)
@@ -106,6 +110,12 @@ def _json(path: Path, request: Request) -> Inspection:
     return inspect_json(path, request)
 
 
+def _repro(path: Path) -> Inspection:
+    from ytk_client.inspection.repro import inspect_repro
+
+    return inspect_repro(path)
+
+
 def _zip(path: Path, request: Request) -> Inspection:
     from ytk_client.inspection import arrays, region
 
@@ -116,6 +126,8 @@ def _zip(path: Path, request: Request) -> Inspection:
         raise FormatError(
             f"{path}: a damaged or truncated .npz or .pt2 ({err})", code="bad_npz", hint="Make or copy the file again."
         ) from err
+    if "repro.json" in names:
+        return _repro(path)
     if names and all(name.endswith(".npy") for name in names):
         return arrays.inspect_reference(path) if "__ytk__.npy" in names else arrays.inspect_weights(path)
     if any(name.rpartition("/")[2] == "data.pkl" for name in names) and not region.is_exported_program(names):

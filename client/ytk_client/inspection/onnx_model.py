@@ -10,7 +10,7 @@ from typing import Any
 from ytk_core.node_contracts import NodeContract, node_contracts_from_onnx
 
 from ytk_client.inspection.findings import Finding, Inspection, Severity, Table, dims_text, ordered
-from ytk_client.inspection.onnx_external import external_findings
+from ytk_client.inspection.onnx_external import external_findings, is_external
 from ytk_client.inspection.onnx_narrowing import narrowing_findings
 from ytk_client.inspection.onnx_read import Model, load
 from ytk_client.inspection.onnx_rules import (
@@ -38,7 +38,7 @@ def inspect_model(path: Path, request: Request) -> Inspection:
     contracts = node_contracts_from_onnx(path)
     findings = [
         *external,
-        *([] if any(f.kind == "external-data" for f in external) else _checker_findings(path)),
+        *_checker_findings(model),
         *node_findings(model, profile),
         *custom_findings(model, profile),
         *_plugin_findings(contracts, request),
@@ -64,12 +64,12 @@ def _operators_of(model: Model) -> dict[str, list[tuple[str, int]]]:
     }
 
 
-def _checker_findings(path: Path) -> Iterator[Finding]:
+def _checker_findings(model: Model) -> Iterator[Finding]:
     """Ask ONNX's own checker: attributes and arity of every operator, order and names of the graph."""
     import onnx
 
     try:
-        onnx.checker.check_model(str(path))
+        onnx.checker.check_model(_checkable(model))
     except Exception as err:  # noqa: BLE001 - ValidationError, or a RuntimeError of the C++ side
         text = " ".join(str(err).split())
         yield Finding(
@@ -80,6 +80,30 @@ def _checker_findings(path: Path) -> Iterator[Finding]:
             rule_id="onnx-checker",
             source=f"onnx {onnx.__version__}",
         )
+
+
+def _checkable(model: Model) -> Any:
+    """Give a copy that the checker judges by its graph alone.
+
+    External weights become inputs (ours is the better check of these), and outputs without a recorded shape get one: the checker
+    wants the field, parsers do not.
+    """
+    proto = type(model.proto)()
+    proto.CopyFrom(model.proto)
+    graph = proto.graph
+    given = {info.name for info in graph.input}
+    for tensor in [each for each in graph.initializer if is_external(each)]:
+        if tensor.name not in given:
+            info = graph.input.add(name=tensor.name)
+            info.type.tensor_type.elem_type = tensor.data_type
+            for extent in tensor.dims:
+                info.type.tensor_type.shape.dim.add(dim_value=extent)
+            info.type.tensor_type.shape.SetInParent()
+        graph.initializer.remove(tensor)
+    for info in (*graph.input, *graph.output):
+        if info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape"):
+            info.type.tensor_type.shape.SetInParent()
+    return proto
 
 
 def _plugin_findings(contracts: list[NodeContract], request: Request) -> list[Finding]:
