@@ -8,6 +8,7 @@ into a region is compared like an output.
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 import onnx
 from ytk_core.accuracy import compare
 from ytk_core.dtypes import FROM_ONNX_NUMBER, DType
-from ytk_core.errors import NotAvailableError, ToolkitError, UserError
+from ytk_core.errors import NotAvailableError, ToolkitError
 from ytk_core.formats.verify_report import OutputAccuracy
 
 from ytk_client.frontend.tensors import from_onnx
@@ -133,16 +134,36 @@ def cut(model_path: Path, cut_path: Path, *, extra_outputs: Sequence[str] = ()) 
     )
 
 
-def make_evaluator(graph: CutGraph) -> Evaluator:
-    """Give an evaluator for a graph: ONNX Runtime, else OpenVINO, else onnx's own reference, whichever loads and runs it."""
-    return _FirstThatWorks(graph) if graph.outputs else _NothingToRun()
+class CannotRunError(NotAvailableError):
+    """An evaluator cannot run the graph. ``node`` is the ONNX node that it names, None if it names none."""
+
+    default_code = "no_evaluator"
+
+    def __init__(self, message: str, *, hint: str, node: str | None) -> None:
+        super().__init__(message, hint=hint)
+        self.node = node
+        self.finding = message
+
+
+_NAMED_NODE = re.compile(r"(?:in node \(|with name '|[Nn]ame: ?')(?P<name>[^')]+)[')]")
+"""How ONNX Runtime names the node that it does not load or run."""
+
+
+def make_evaluator(graph: CutGraph, engine: str = "") -> Evaluator:
+    """Give an evaluator for a graph: ONNX Runtime, else OpenVINO, else onnx's own reference, whichever loads and runs it.
+
+    If ``engine`` is one of these and it names a node that it cannot run, that is the answer: the target is this engine.
+    """
+    return _FirstThatWorks(graph, engine) if graph.outputs else _NothingToRun()
 
 
 class _FirstThatWorks:
     """Tries the evaluators in order and stays with the first that gives a result."""
 
-    def __init__(self, graph: CutGraph) -> None:
+    def __init__(self, graph: CutGraph, engine: str) -> None:
         self._path = graph.path
+        self._engine = engine
+        self._named: str | None = None
         # The others neither take bfloat16 arrays nor compute in it on every host.
         only_reference = DType.BFLOAT16 in graph.dtypes.values()
         self._left = [
@@ -166,20 +187,25 @@ class _FirstThatWorks:
         """Run with the current evaluator, with the next one where that fails.
 
         Raises:
-            NotAvailableError: ``no_evaluator``: none loads and runs the graph.
+            CannotRunError: ``no_evaluator``: none loads and runs the graph, or the target itself does not.
         """
         while True:
             if self._current is None:
                 if not self._left:
                     tried = "; ".join(self._reasons) or "none is installed"
                     msg = f"the exported graph could not be run for the comparison with torch: {tried}"
-                    raise NotAvailableError(msg, code="no_evaluator", hint="pip install onnxruntime")
+                    raise CannotRunError(msg, hint="pip install onnxruntime", node=self._named)
                 self._name, factory = self._left.pop(0)
             try:
                 self._current = self._current or factory(self._path)
                 return self._current.run(feeds)
-            except Exception as err:  # noqa: BLE001 - "cannot run this" has no common class, and the next one may
-                self._reasons.append(f"{self._name}: {first_line(str(err)) or type(err).__name__}")
+            except Exception as err:
+                reason = f"{self._name}: {first_line(str(err)) or type(err).__name__}"
+                found = _NAMED_NODE.search(str(err))
+                if found is not None and self._name == self._engine:
+                    raise CannotRunError(reason, hint="Choose another target.", node=found["name"]) from err
+                self._named = self._named or (found and found["name"])
+                self._reasons.append(reason)
                 self._current = None
 
 
@@ -279,25 +305,28 @@ def compare_sample(
     return verdicts
 
 
-def differs(verdict: OutputAccuracy, *, where: str, evaluator: str, random: Sequence[str]) -> UserError:
-    """Give the error for an export that computes something else than torch.
-
-    Args:
-        verdict: The failed comparison.
-        where: The first diverging node in words, "" if unknown.
-        evaluator: Who ran the graph.
-        random: Operators of the model that draw random numbers.
-    """
+def difference(verdict: OutputAccuracy, evaluator: str) -> str:
+    """Say in one sentence what a failed comparison showed; ``evaluator`` ran the graph."""
     if verdict.max_abs is None:
         amount = verdict.note
     else:
         amount = (
             f"max difference {verdict.max_abs:.3g} ({verdict.note or verdict.tolerance}; tolerance {verdict.tolerance})"
         )
-    first = f"; it begins at {where}" if where else ""
-    msg = f"the exported graph differs from torch at {verdict.name!r}, sample {verdict.sample}: {amount}{first} (run by {evaluator})"
+    return f"the exported graph differs from torch at {verdict.name!r}, sample {verdict.sample}: {amount} (run by {evaluator})"
+
+
+def differs(finding: str, *, where: str, random: Sequence[str]) -> tuple[str, str]:
+    """Give message and hint of the error for an export that computes something else than torch.
+
+    Args:
+        finding: From :func:`difference`.
+        where: The first diverging node in words, "" if unknown.
+        random: Operators of the model that draw random numbers.
+    """
+    message = f"{finding}; it begins at {where}" if where else finding
     if random:
         hint = f"The model draws random numbers ({', '.join(random)}): no two runs agree. Make it deterministic in eval mode."
     else:
         hint = "Nothing was written. Rewrite that operator in the model with others that export faithfully."
-    return UserError(msg, code="export_differs", hint=hint)
+    return message, hint

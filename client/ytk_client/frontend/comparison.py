@@ -7,17 +7,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ytk_core.errors import UserError
 from ytk_core.formats.verify_report import OutputAccuracy
 
 from ytk_client.frontend import compare, torch_adapter
 from ytk_client.frontend.carve import Carver
 from ytk_client.frontend.fx_nodes import source_line
+from ytk_client.frontend.growth import is_random, seed_of
 from ytk_client.frontend.naming import BorderNames
 from ytk_client.frontend.recording import Recording, record
 from ytk_client.frontend.tensors import dtype_of, from_onnx, to_onnx, to_storage
 
 Inputs = tuple[torch.Tensor, ...]
 Outputs = Sequence["torch.Tensor | None"]
+
+
+class ExportDiffersError(UserError):
+    """The graph computes something else than torch.
+
+    ``node`` is the FX node to carve for it, None where none can be named or carving it would not help; ``finding`` says
+    in one sentence what was seen.
+    """
+
+    default_code = "export_differs"
+
+    def __init__(self, message: str, *, hint: str, node: str | None, finding: str) -> None:
+        super().__init__(message, hint=hint)
+        self.node = node
+        self.finding = finding
 
 
 class Comparison:
@@ -29,6 +46,7 @@ class Comparison:
         onnx_path: The exported model, its weights beside it.
         names: Of the graph's inputs and outputs.
         onnx_names: ONNX node name of each site, by its FX node.
+        engine: Of the target: if it is installed, it must take the graph.
     """
 
     def __init__(
@@ -38,7 +56,9 @@ class Comparison:
         onnx_path: Path,
         names: BorderNames,
         onnx_names: Mapping[str, str],
+        engine: str = "",
     ) -> None:
+        self._engine = engine
         self._program = program
         self._names = names
         self._onnx_path = onnx_path
@@ -57,10 +77,10 @@ class Comparison:
             model_path: The user's file, to name lines in it.
 
         Raises:
-            UserError: ``export_differs``, at the first difference.
+            ExportDiffersError: At the first difference.
         """
         graph = compare.cut(self._onnx_path, self._onnx_path.with_name(".ytk-cut.onnx"))
-        evaluator = compare.make_evaluator(graph)
+        evaluator = compare.make_evaluator(graph, self._engine)
         verdicts: list[OutputAccuracy] = []
         for index, (given, outputs) in enumerate(zip(inputs, truth, strict=True)):
             recording = record(self._program, given, list(self._site_names)) if self._site_names else None
@@ -70,8 +90,7 @@ class Comparison:
             found += compare.compare_sample(evaluator, graph, feeds, want, index)
             bad = next((verdict for verdict in found if not verdict.ok), None)
             if bad is not None:
-                where = self._first_divergence(given, feeds, model_path)
-                raise compare.differs(bad, where=where, evaluator=evaluator.name, random=self._random_operators())
+                raise self._error(bad, self._first_divergence(given, feeds), evaluator.name, model_path)
             verdicts += found
             self.evaluator = evaluator.name
         return verdicts
@@ -103,36 +122,64 @@ class Comparison:
             for name, got, want in pairs
         ]
 
-    def _first_divergence(self, given: Inputs, feeds: Mapping[str, Any], model_path: Path) -> str:
-        """Name the first node of the program whose value the graph gets wrong, "" if no inner value is comparable."""
+    def _error(
+        self, bad: OutputAccuracy, node: torch.fx.Node | None, evaluator: str, model_path: Path
+    ) -> ExportDiffersError:
+        culprit = None if node is None else seed_of(node)
+        random = self._random_nodes()
+        # What is random inside a region shows where its result is used, which may be nowhere in the graph.
+        blamed = culprit or next(iter(random), None)
+        where = "" if blamed is None else self._place(blamed, model_path)
+        finding = compare.difference(bad, evaluator)
+        if culprit is not None and (culprit.name in self._site_names or any(map(is_random, _upstream(culprit)))):
+            culprit = None
+        message, hint = compare.differs(finding, where=where, random=sorted({str(each.target) for each in random}))
+        return ExportDiffersError(message, hint=hint, node=None if culprit is None else culprit.name, finding=finding)
+
+    def _first_divergence(self, given: Inputs, feeds: Mapping[str, Any]) -> torch.fx.Node | None:
+        """Give the first node of the program whose value the graph gets wrong, None if no inner value is comparable."""
         nodes = {node.name: node for node in self._program.graph_module.graph.nodes if node.op == "call_function"}
-        probe = compare.cut(self._onnx_path, self._onnx_path.with_name(".ytk-probe.onnx"), extra_outputs=list(nodes))
+        names = {name: torch_adapter.value_name(node) for name, node in nodes.items()}
+        probe = compare.cut(
+            self._onnx_path, self._onnx_path.with_name(".ytk-probe.onnx"), extra_outputs=list(names.values())
+        )
         evaluator = compare.make_evaluator(probe)
         got = evaluator.run(feeds)
         finest = compare.rougher(probe.precision, evaluator.precision)
-        culprits: list[str] = []
-        # An inner value keeps the name of its FX node, a graph output has the name that the user knows.
-        renamed = dict(zip(torch_adapter.user_output_names(self._program), self._names.outputs, strict=True))
+        culprits: list[torch.fx.Node] = []
+        # A graph output has the name that the user knows.
+        names |= dict(zip(torch_adapter.user_output_names(self._program), self._names.outputs, strict=True))
 
         def watch(name: str, value: Any) -> None:
-            known = renamed.get(name, name)
+            known = names.get(name, "")
             if culprits or known not in got or name not in nodes or not isinstance(value, torch.Tensor):
                 return
             array, dtype = from_onnx(got[known]), probe.dtypes[known]
+            value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
             verdict = compare.judge(known, array, to_storage(value), dtype=dtype, finest=finest)
             if not verdict.ok:
-                culprits.append(name)
+                culprits.append(nodes[name])
 
         record(self._program, given, [], watch)
-        if not culprits:
-            return ""
-        node = nodes[culprits[0]]
+        return culprits[0] if culprits else None
+
+    @staticmethod
+    def _place(node: torch.fx.Node, model_path: Path) -> str:
         scopes = torch_adapter.module_scopes(node)
         module = f" in module {scopes[-1][0] or '(top)'!r}" if scopes else ""
         line = source_line(str(node.meta.get("stack_trace") or ""), model_path)
         return f"{node.target}{module}" + (f" at {line}" if line else "")
 
-    def _random_operators(self) -> list[str]:
+    def _random_nodes(self) -> list[torch.fx.Node]:
         nodes = [*self._program.graph_module.graph.nodes, *(node for body in self._bodies for node in body.graph.nodes)]
-        tag = torch.Tag.nondeterministic_seeded
-        return sorted({str(node.target) for node in nodes if tag in getattr(node.target, "tags", ())})
+        return [node for node in nodes if is_random(node)]
+
+
+def _upstream(node: torch.fx.Node) -> set[torch.fx.Node]:
+    """Give a node and everything that it is computed from."""
+    found, waiting = {node}, [node]
+    while waiting:
+        new = set(waiting.pop().all_input_nodes) - found
+        found |= new
+        waiting += new
+    return found

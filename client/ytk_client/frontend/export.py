@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 from ytk_core.errors import ToolkitError, UserError
 from ytk_core.formats.prepare_outputs import CandidateReason
+from ytk_core.node_contracts import UNNAMED_DOMAIN
 
 from ytk_client.frontend import legality, prescan, torch_adapter
 from ytk_client.frontend.carve import Carver, Site
@@ -45,6 +46,8 @@ def export(program: torch.export.ExportedProgram, carver: Carver, profile: Targe
             carver.carve(early)
             continue
         model = torch_adapter.optimize(model)
+        # A graph of nothing but placeholders loses the import of the standard operators, which its readers expect.
+        model.opset_imports.setdefault("", torch_adapter.EXPORTER_OPSET)
         expand_cast_like(model)
         not_lowered = lower_to_opset_17(model) if profile.opset <= LOWEST_OPSET else []
         late = prescan.target_refusals(model, profile, program, not_lowered)
@@ -57,7 +60,7 @@ def _translate(program: torch.export.ExportedProgram, carver: Carver) -> tuple[i
     """Translate; where a translation function raises, give the node it was for as a refusal instead of a model."""
     placeholders = {
         region.op: torch_adapter.Placeholder(
-            domain=region.namespace,
+            domain=region.namespace or UNNAMED_DOMAIN,
             op_type=region.name,
             attributes={"plugin_namespace": region.namespace, "plugin_version": region.version},
             output_count=len(region.sites[0].outputs),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from ytk_core.dtypes import DType
 from ytk_core.errors import UserError
+
+if TYPE_CHECKING:
+    from ytk_core.targets import TargetProfile
 
 MAX_PLUGIN_RANK = 8
 """``YTK_MAX_RANK`` of the kernel ABI."""
@@ -34,6 +37,12 @@ class Border:
         if value.dim() > self.max_rank:
             return f"of rank {value.dim()}, and {self.max_rank} is the highest"
         return None
+
+
+def border_of(profile: TargetProfile) -> Border:
+    """Give what a target passes to plugins: its own types, and those that it stores in one of its own."""
+    dtypes = frozenset(dtype for dtype in DType if profile.narrowed.get(dtype, dtype) in profile.dtypes)
+    return Border(dtypes, min(profile.max_rank or MAX_PLUGIN_RANK, MAX_PLUGIN_RANK))
 
 
 ANY_BORDER = Border()

@@ -94,6 +94,15 @@ def _refusals(
     return list(found.values())
 
 
+def origin(node: ir.Node, program: torch.export.ExportedProgram) -> str:
+    """Give the name of the FX node that an ONNX node was translated from.
+
+    Raises:
+        UserError: ``unattributed_node``.
+    """
+    return _Origins(program).of(node)
+
+
 class _Origins:
     """Finds the FX node behind an ONNX node, also where a rewrite of the graph lost the metadata."""
 

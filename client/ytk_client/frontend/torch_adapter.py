@@ -7,6 +7,7 @@ Written against torch 2.13.0 and onnxscript 0.7.2, which the ``torch`` extra pin
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import operator
@@ -20,8 +21,13 @@ import torch
 from torch.onnx._internal._lazy_import import onnxscript_apis
 from torch.onnx._internal.exporter import _core, _dispatching, _registration
 
+from ytk_client.frontend import translations
+
 EXPORTER_OPSET = 18
 """What torchlib writes, whatever opset is asked for."""
+
+REGION_NAMESPACE = "ytk_region"
+"""torch namespace of the operators that carved regions become."""
 
 _ERROR_CHECKS = frozenset({torch.ops.aten._linalg_check_errors.default})  # noqa: SLF001 - an operator name
 _NOISY_LOGGERS = (
@@ -64,7 +70,20 @@ def quiet() -> Iterator[None]:
 def torchlib_registry() -> Any:
     """Give the exporter's registry of aten translations, built once per process (0.5 CPU s each time otherwise)."""
     with quiet():
-        return _registration.ONNXRegistry.from_torchlib()
+        registry = _registration.ONNXRegistry.from_torchlib()
+    for target, function in translations.TRANSLATIONS.items():
+        _register(registry, target, function)
+    for target, function in translations.COMPLEX_TRANSLATIONS.items():
+        _register(registry, target, function, for_complex=True)
+    return registry
+
+
+def _register(registry: Any, target: Any, function: Callable[..., Any], *, for_complex: bool = False) -> None:
+    # register_op() would try to infer an ONNX signature from the annotations, and log that it cannot.
+    meta = _registration.OnnxDecompMeta(
+        function, target, None, is_custom=True, is_complex=for_complex, skip_signature_inference=True
+    )
+    registry._register(target, meta)  # noqa: SLF001 - no public form
 
 
 def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
@@ -114,8 +133,8 @@ def _drop_error_checks(program: torch.export.ExportedProgram) -> None:
 
 def refusal_text(node: torch.fx.Node) -> str | None:
     """Give the exporter's reason for refusing a call_function node, or None where it has a translation."""
-    if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "onnx":  # noqa: SLF001 - the class has no public name
-        return None  # torch.onnx.ops.* are ONNX nodes already
+    if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in {"onnx", REGION_NAMESPACE}:  # noqa: SLF001 - the class has no public name
+        return None  # torch.onnx.ops.* are ONNX nodes already, and a region becomes its placeholder
     function, reason = _dispatching.dispatch(node, torchlib_registry())
     if function is not None or is_getitem(node):
         return None
@@ -143,11 +162,7 @@ def translate(program: torch.export.ExportedProgram, placeholders: Mapping[Any, 
         ours._opset_version = registry.opset_version  # noqa: SLF001 - the copy must target the same opset
         ours.functions = dict(registry.functions)
         for target, placeholder in placeholders.items():
-            # register_op() would try to infer an ONNX signature from the emitter's annotations, and log that it cannot.
-            meta = _registration.OnnxDecompMeta(
-                _emitter(placeholder), target, None, is_custom=True, skip_signature_inference=True
-            )
-            ours._register(target, meta)  # noqa: SLF001 - no public form
+            _register(ours, target, _emitter(placeholder))
         registry = ours
     with quiet():
         return _core._exported_program_to_onnx_program(program, registry=registry).model  # noqa: SLF001 - no public form
@@ -209,6 +224,11 @@ def fx_node_name(node: ir.Node) -> str | None:
         return str(origin.name)
     text = node.metadata_props.get("pkg.torch.onnx.fx_node", "")
     return text[1:].split(" ", 1)[0] if text.startswith("%") else None
+
+
+def value_name(node: torch.fx.Node) -> str:
+    """Give the name that the exporter gives to a node's value; an element of a tuple is named after the tuple."""
+    return f"{node.all_input_nodes[0].name}__{node.args[1]}" if is_getitem(node) else str(node.name)
 
 
 def subgraph_owners(program: torch.export.ExportedProgram) -> dict[torch.fx.Graph, torch.fx.Node]:
@@ -305,6 +325,39 @@ def drop_constant_outputs(program: torch.export.ExportedProgram) -> None:
     output.args = (tuple(value for value, _ in kept),)
     program.graph_signature.output_specs[:] = [spec for _, spec in kept]
     program.graph_module.recompile()
+
+
+def make_complex_outputs_real(program: torch.export.ExportedProgram) -> list[int]:
+    """Give complex outputs out as pairs of real numbers, with one more axis of extent 2 at the end.
+
+    No engine has complex tensors; the exporter writes such an output in this form anyway.
+
+    Returns:
+        The positions of these outputs among the flattened outputs.
+    """
+    kinds = torch.export.graph_signature
+    graph = program.graph_module.graph
+    output = graph.output_node()
+    specs = program.graph_signature.output_specs
+    user = [index for index, spec in enumerate(specs) if spec.kind is kinds.OutputKind.USER_OUTPUT]
+    results, changed = list(output.args[0]), []
+    for position, index in enumerate(user):
+        node = results[index]
+        value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+        if not isinstance(value, torch.Tensor) or not value.is_complex():
+            continue
+        with graph.inserting_before(output):
+            # A conjugate is a flag on the tensor, and pairs of numbers have none.
+            plain = graph.call_function(torch.ops.aten.resolve_conj.default, (node,)) if value.is_conj() else node
+            real = graph.call_function(torch.ops.aten.view_as_real.default, (plain,))
+        for new, known in ((plain, value.resolve_conj()), (real, torch.view_as_real(value.resolve_conj()))):
+            new.meta = {**node.meta, "val": known}
+        results[index] = real
+        specs[index] = dataclasses.replace(specs[index], arg=kinds.TensorArgument(real.name))
+        changed.append(position)
+    output.args = (tuple(results),)
+    program.graph_module.recompile()
+    return changed
 
 
 def mutated_names(program: torch.export.ExportedProgram) -> list[str]:
