@@ -24,6 +24,10 @@ class TensorContract(NamedTuple):
     dims: tuple[int | None, ...] | None
 
 
+UNNAMED_DOMAIN = "ytk.unnamed"
+"""Domain of nodes for plugins of the empty namespace: the empty domain is that of the standard operators."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NodeContract:
     """One placeholder node of a graph."""
@@ -92,7 +96,7 @@ def _graph_contracts(
             continue
         attributes = {attribute.name: _attribute_value(attribute) for attribute in node.attribute}
         yield NodeContract(
-            namespace=node.domain,
+            namespace="" if node.domain == UNNAMED_DOMAIN else node.domain,
             name=node.op_type,
             version=str(attributes.get("plugin_version", "1")),
             node_name=node.name,
