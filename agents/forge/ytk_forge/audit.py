@@ -159,10 +159,12 @@ def audit(
     compiler: Compiler,
     mode: SandboxMode,
     device_log: str = "",
+    cache_dir: Path | None = None,
 ) -> list[CheckResult]:
     """Check a built library; every check that could run is in the result, failed ones too.
 
     The library is loaded only when all static checks passed. ``device_log``: the device compiler's messages, if at hand.
+    ``cache_dir``: keeps the probe program.
 
     Raises:
         BoardError: No sandbox works and ``mode`` is ``required``.
@@ -185,7 +187,7 @@ def audit(
         results += device_checks.device_checks(path, arch=arch, compiler_log=device_log)
     if not all(result.ok for result in results):
         return results
-    answer = run_probe(path, meta, toolchain, compiler, mode=mode)
+    answer = run_probe(path, meta, toolchain, compiler, mode=mode, cache_dir=cache_dir)
     loaded = answer.table is not None
     fix = "Look at the kernel's static initialisers: loading must do nothing but return."
     results.append(

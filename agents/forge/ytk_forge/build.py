@@ -89,7 +89,16 @@ def build_plugin(
         built = Path(directory) / "built"
         built.mkdir()
         manifest = _build(
-            bundle, arch, toolchain, tools, flags, work=Path(directory), built=built, mode=sandbox_mode, log=emit
+            bundle,
+            arch,
+            toolchain,
+            tools,
+            flags,
+            work=Path(directory),
+            built=built,
+            cache_dir=cache_dir,
+            mode=sandbox_mode,
+            log=emit,
         )
         cache.put(key, built)
         return _deliver(built, manifest, out_dir, signing_key)
@@ -144,6 +153,7 @@ def _build(
     *,
     work: Path,
     built: Path,
+    cache_dir: Path,
     mode: SandboxMode,
     log: Callable[[str], None],
 ) -> PluginManifest:
@@ -183,6 +193,7 @@ def _build(
         compiler=tools.compiler,
         mode=mode,
         device_log=done.device_log,
+        cache_dir=cache_dir,
     )
     for check in checks:
         note(f"# audit {check.name}: {'ok' if check.ok else 'FAILED'}: {check.found}\n")

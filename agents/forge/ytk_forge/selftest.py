@@ -42,15 +42,34 @@ extern "C" int ytk_launch(const ytk_context* ctx, const ytk_tensor* in, int, ytk
 """
 
 
-def selftest_bundle() -> KernelBundle:
-    """Give the kernel bundle that the self-test builds."""
+# The same computation for a GPU, in both languages of a CUDA bundle.
+_CUDA_SOURCE = """
+YTK_KERNEL(tanh2, const float* x, float* y, int64_t count);
+#ifdef __CUDACC__
+extern "C" __global__ void tanh2(const float* x, float* y, int64_t count) {
+  const int64_t k = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (k < count) y[k] = 2.0f * tanhf(x[k]);
+}
+#else
+extern "C" int ytk_launch(const ytk_context* ctx, const ytk_tensor* in, int, ytk_tensor* out, int) {
+  const int64_t count = in[0].dims[0];
+  return tanh2.launch(ctx, {static_cast<uint32_t>((count + 255) / 256)}, {256}, 0, static_cast<const float*>(in[0].data),
+                      static_cast<float*>(out[0].data), count);
+}
+#endif
+"""
+
+
+def selftest_bundle(device_kind: str = "cpu") -> KernelBundle:
+    """Give the kernel bundle that the self-test builds for a CPU ("cpu") or a GPU ("gpu")."""
+    on_cpu = device_kind == "cpu"
     f32 = TensorType(dtype=DType.FLOAT32)
     meta = PluginMeta(
         schema_version=1,
         plugin_namespace="ytk.selftest",
         plugin_name="Tanh2",
         plugin_version="1",
-        deployment_target=DeploymentTarget.CPU,
+        deployment_target=DeploymentTarget.CPU if on_cpu else DeploymentTarget.TENSORRT,
         inputs=[InputDecl(name="x", rank=1, dims=[None])],
         outputs=[OutputDecl(name="y", rank=1, shape=["in0.d0"])],
         variants=[Variant(id="f32", inputs=[f32], outputs=[f32])],
@@ -59,7 +78,9 @@ def selftest_bundle() -> KernelBundle:
         generator=Generator(name="ytk-forge", version="1", strategy="self-test"),
         region_digest=digest_bytes(b"self-test"),
     )
-    return KernelBundle(header=_HEADER, source=_SOURCE, meta=meta)
+    if on_cpu:
+        return KernelBundle(header=_HEADER, source=_SOURCE, meta=meta)
+    return KernelBundle(header='#include "ytk_cuda.h"\n', source=_CUDA_SOURCE, meta=meta)
 
 
 def selftest(arch: ArchSpec, toolchains: Sequence[Toolchain], mode: SandboxMode) -> PluginManifest:
@@ -70,7 +91,9 @@ def selftest(arch: ArchSpec, toolchains: Sequence[Toolchain], mode: SandboxMode)
     """
     with tempfile.TemporaryDirectory(prefix="ytk-selftest-") as directory:
         work = Path(directory)
-        (work / "selftest.module_source.py").write_text(render_bundle(selftest_bundle()), encoding="utf-8")
+        (work / "selftest.module_source.py").write_text(
+            render_bundle(selftest_bundle(arch.device_kind)), encoding="utf-8"
+        )
         return build_plugin(
             work / "selftest.module_source.py", arch, work / "out", work / "cache", mode, toolchains=toolchains
         )

@@ -97,6 +97,33 @@ class TestToolchains:
         assert "hint: " in result.stderr
 
 
+class TestSigning:
+    def test_build_sign_check(self, run, tmp_path, arch, cache_dir):
+        """From the key to the refusal of a changed byte, by hand."""
+        (tmp_path / "b.py").write_text(render_bundle(bundles.fold()))
+        (tmp_path / "trusted").write_text(run("key", tmp_path / "key.pem").output)
+        (tmp_path / "others").write_text(run("key", tmp_path / "other.pem").output)
+        library = tmp_path / "Col2im.so"
+        signing = ["--signing-key", tmp_path / "key.pem", "--cache-dir", cache_dir]
+        assert run("build", tmp_path / "b.py", "-a", arch, "-o", library, *signing).exit_code == ExitCode.OK
+        assert run("check", library, "--trusted-keys", tmp_path / "trusted").exit_code == ExitCode.OK
+        refused = run("check", library, "--trusted-keys", tmp_path / "others")
+        assert refused.exit_code == ExitCode.YOURS
+        assert "[untrusted_key]" in refused.stderr
+        content = bytearray(library.read_bytes())
+        content[-1] ^= 1
+        library.write_bytes(content)
+        refused = run("check", library, "--trusted-keys", tmp_path / "trusted")
+        assert "[plugin_changed]" in refused.stderr
+        assert "the library was changed" in refused.stderr
+
+    def test_unsigned(self, run, library, tmp_path):
+        (tmp_path / "trusted").write_text(run("key", tmp_path / "key.pem").output)
+        refused = run("check", library, "--trusted-keys", tmp_path / "trusted")
+        assert "[unsigned_plugin]" in refused.stderr
+        assert "let this pool load unsigned plugins" in refused.stderr
+
+
 class TestBuild:
     def test_library_and_manifest(self, run, tmp_path, arch, cache_dir):
         (tmp_path / "b.py").write_text(render_bundle(bundles.fold()))

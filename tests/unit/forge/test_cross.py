@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ from ytk_core.formats.kernel_bundle import KernelBundle, render_bundle
 from ytk_forge import build as builds
 from ytk_forge.audit import CHECKS, read_library
 from ytk_forge.build import build_plugin
+from ytk_forge.probe import run as probe_run
 from ytk_forge.probe.run import run_probe
 from ytk_forge.readiness import problems
 from ytk_forge.toolchain import SHIPPED_DIR, find_compiler, load_toolchain, toolchain_for
@@ -118,10 +120,10 @@ class TestArm64:
 
 
 @pytest.mark.parametrize("make", [bundles.fold, bundles.split, bundles.gather])
-def test_both_probe_programs_give_the_same_answers(build, toolchain, compiler, mode, make):
+def test_both_probe_programs_give_the_same_answers(build, toolchain, compiler, mode, cache_dir, make):
     _, out = build(make())
     answers = [
-        run_probe(out / "plugin.so", make().meta, toolchain, compiler, mode=mode, native=native)
+        run_probe(out / "plugin.so", make().meta, toolchain, compiler, mode=mode, native=native, cache_dir=cache_dir)
         for native in (False, True)
     ]
     assert answers[0].table is not None, answers[0].problem
@@ -129,17 +131,42 @@ def test_both_probe_programs_give_the_same_answers(build, toolchain, compiler, m
     assert answers[1] == answers[0]
 
 
-def test_the_native_probe_says_why_a_library_does_not_load(tmp_path, toolchain, compiler, mode):
+def test_the_native_probe_says_why_a_library_does_not_load(tmp_path, toolchain, compiler, mode, cache_dir):
     (tmp_path / "x.cpp").write_text("int nothing;")
     subprocess.run(["g++", "-shared", "-fPIC", "x.cpp", "-o", "x.so"], cwd=tmp_path, check=True, timeout=60)
     for file in ("x.so", "x.cpp"):
-        answer = run_probe(tmp_path / file, bundles.fold().meta, toolchain, compiler, mode=mode, native=True)
+        answer = run_probe(
+            tmp_path / file, bundles.fold().meta, toolchain, compiler, mode=mode, native=True, cache_dir=cache_dir
+        )
         assert answer.table is None
         assert answer.problem
     assert (
         "ytk_plugin"
-        in run_probe(tmp_path / "x.so", bundles.fold().meta, toolchain, compiler, mode=mode, native=True).problem
+        in run_probe(
+            tmp_path / "x.so", bundles.fold().meta, toolchain, compiler, mode=mode, native=True, cache_dir=cache_dir
+        ).problem
     )
+
+
+def test_the_probe_program_is_compiled_once_and_again_when_its_text_changes(
+    tmp_path, toolchain, compiler, mode, monkeypatch
+):
+    made: list[dict[str, bytes]] = []
+
+    def compile_probe(sources, *_):
+        made.append(sources)
+        return f"program {len(made)}".encode()
+
+    monkeypatch.setattr(probe_run, "_compile_probe", compile_probe)
+    ask = functools.partial(probe_run._native_probe, toolchain, compiler, mode, tmp_path)
+    assert [ask(), ask()] == [b"program 1"] * 2
+    changed = tmp_path / "native"
+    changed.mkdir()
+    (changed / "probe.cpp").write_text("// changed")
+    monkeypatch.setattr(probe_run, "_NATIVE", changed)
+    assert ask() == b"program 2"
+    assert probe_run._native_probe(toolchain, compiler, mode, None) == b"program 3", "nothing is kept without a cache"
+    assert set(made[0]) == {"probe.cpp", "NvInferRuntime.h", "ytk_kernel.h"}
 
 
 class TestMissing:

@@ -16,6 +16,7 @@ from ytk_forge.confined import run_confined
 from ytk_forge.toolchain import DeviceCode, Toolchain
 
 COMPILE_LIMIT_S = 300.0
+_HEADER_TOP_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _CHILD = Path(__file__).with_name("nvrtc_child.py")
 # NVRTC has no C library: what ytk_kernel.h and portable kernels include from it.
@@ -95,11 +96,12 @@ def find_nvrtc(device: DeviceCode, roots: Sequence[Path] | None = None) -> Nvrtc
 def _cuda_version(header: Path) -> str | None:
     """Read ``#define CUDA_VERSION 11080`` as "11.8"."""
     try:
-        found = re.search(
-            r"^#define\s+CUDA_VERSION\s+(\d+)", header.read_text(encoding="utf-8", errors="replace"), re.MULTILINE
-        )
+        with header.open("rb") as stream:
+            # It is near the top of a file of a megabyte, and this is in the way of every cached build.
+            text = stream.read(_HEADER_TOP_BYTES).decode("utf-8", "replace")
     except OSError:
         return None
+    found = re.search(r"^#define\s+CUDA_VERSION\s+(\d+)", text, re.MULTILINE)
     return None if found is None else f"{int(found[1]) // 1000}.{int(found[1]) % 1000 // 10}"
 
 

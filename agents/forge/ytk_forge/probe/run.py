@@ -6,7 +6,6 @@ toolchain's own compiler, for libraries of another machine (run by its emulator)
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 from ytk_core.abi import include_dir
+from ytk_core.digests import digest_bytes
 from ytk_core.errors import ToolkitError, UserError
 from ytk_core.formats import shape_expr
 from ytk_core.formats.plugin_meta import AttributeType, PluginMeta
@@ -23,7 +23,8 @@ from ytk_core.sandbox import SandboxMode
 from ytk_forge.confined import run_confined
 from ytk_forge.device.driver_stub import SONAME, driver_stub
 from ytk_forge.render import ATTRIBUTE_NUMBER, input_axes
-from ytk_forge.toolchain import Compiler, Toolchain
+from ytk_forge.tool_cache import kept
+from ytk_forge.toolchain import Compiler, HostCode, Toolchain
 from ytk_forge.trt_headers import DECLARED_DIR, HEADER
 
 PROBE_LIMIT_S = 30.0
@@ -127,6 +128,7 @@ def run_probe(
     *,
     mode: SandboxMode,
     native: bool = False,
+    cache_dir: Path | None = None,
 ) -> Answer:
     """Load a library in a sandboxed process and give what its table says.
 
@@ -137,6 +139,7 @@ def run_probe(
         compiler: Compiles the native probe program.
         mode: "optional" loads it without a sandbox where none works.
         native: Use the native probe program also where Python could load the library.
+        cache_dir: A build cache's directory, which keeps the native probe program.
 
     Raises:
         BoardError: No sandbox works and ``mode`` is ``required``.
@@ -155,9 +158,7 @@ def run_probe(
             libraries = [str(workdir / SONAME), *libraries]
         if foreign or native or toolchain.tensorrt is not None:
             request.write_text(_lines(inside, libraries, meta, cases, toolchain), encoding="ascii")
-            (workdir / "probe").write_bytes(
-                _native_probe(toolchain.host.sysroot, toolchain.host.install, compiler, mode)
-            )
+            (workdir / "probe").write_bytes(_native_probe(toolchain, compiler, mode, cache_dir))
             (workdir / "probe").chmod(0o755)
             program = [*(toolchain.probe.emulator if foreign else ()), str(workdir / "probe")]
         else:
@@ -187,22 +188,35 @@ def run_probe(
     return msgspec.structs.replace(answer, cases=cases)
 
 
-@functools.lru_cache(maxsize=8)
-def _native_probe(sysroot: str, install: str, compiler: Compiler, mode: SandboxMode) -> bytes:
-    """Compile the native probe program for a toolchain's machine, once in a process."""
+def _native_probe(toolchain: Toolchain, compiler: Compiler, mode: SandboxMode, cache_dir: Path | None) -> bytes:
+    """Give the native probe program for a toolchain's machine."""
+    sources = {
+        path.name: path.read_bytes()
+        for path in (_NATIVE / "probe.cpp", DECLARED_DIR / HEADER, include_dir() / "ytk_kernel.h")
+    }
+    parts = {
+        "program": "probe",
+        "sources": {name: digest_bytes(text) for name, text in sources.items()},
+        "compiler": [compiler.path, compiler.banner, compiler.machine],
+        "sysroot": toolchain.host.sysroot,
+    }
+    return kept(cache_dir, parts, lambda: _compile_probe(sources, toolchain.host, compiler, mode))
+
+
+def _compile_probe(sources: dict[str, bytes], host: HostCode, compiler: Compiler, mode: SandboxMode) -> bytes:
     with tempfile.TemporaryDirectory(prefix="ytk-probe-") as directory:
         workdir = Path(directory)
-        for source in (_NATIVE / "probe.cpp", DECLARED_DIR / HEADER, include_dir() / "ytk_kernel.h"):
-            (workdir / source.name).write_bytes(source.read_bytes())
-        flags = [f"--sysroot={sysroot}"] if sysroot else []
+        for name, text in sources.items():
+            (workdir / name).write_bytes(text)
+        flags = [f"--sysroot={host.sysroot}"] if host.sysroot else []
         # -ldl: before glibc 2.34 dlopen has a library of its own.
         command = [compiler.path, *flags, "-std=c++17", "-O0", "-I.", "probe.cpp", "-o", "probe", "-ldl"]
-        read_only = [Path(sysroot)] if sysroot else []
+        read_only = [Path(host.sysroot)] if host.sysroot else []
         done = run_confined(command, workdir, mode=mode, wall_limit_s=PROBE_LIMIT_S, read_only=read_only)
         if done.returncode:
             first = (done.output.strip().splitlines() or ["no message"])[0]
             msg = f"the probe program does not compile with {compiler.banner}: {first}"
-            raise ToolkitError(msg, code="probe_does_not_compile", hint=f"Check the toolchain: {install}.")
+            raise ToolkitError(msg, code="probe_does_not_compile", hint=f"Check the toolchain: {host.install}.")
         return (workdir / "probe").read_bytes()
 
 
