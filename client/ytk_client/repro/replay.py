@@ -212,19 +212,21 @@ def _variant(loaded: Loaded, meta: PluginMeta, kernel: Path) -> int:
         ("inputs", repro.inputs, [decl.rank for decl in meta.inputs]),
         ("outputs", repro.outputs, [decl.rank for decl in meta.outputs]),
     )
+    hint = "Generate the kernel from this region's own .pt2."
     for side, have, want in sides:
         if len(have) != len(want):
             raise UserError(
                 f"the region has {len(have)} {side}, {kernel.name} {len(want)}: it is for another region",
                 code="preflight",
-                hint="Generate the kernel from this region's own .pt2.",
+                hint=hint,
             )
+    for side, have, want in sides:
         for index, (tensor, rank) in enumerate(zip(have, want, strict=True)):
             if len(tensor.shape) != rank:
                 raise UserError(
                     f"{side[:-1]} {index} has rank {len(tensor.shape)}, {kernel.name} takes rank {rank}",
                     code="preflight",
-                    hint="Generate the kernel from this region's own .pt2.",
+                    hint=hint,
                 )
     for index, variant in enumerate(meta.variants):
         types = [*variant.inputs, *variant.outputs]
