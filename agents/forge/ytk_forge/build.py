@@ -22,7 +22,7 @@ from ytk_core.signing import SigningKey, sign_manifest
 from ytk_forge.audit import AUDIT_VERSION, audit, raise_on_failure
 from ytk_forge.cache import FILES, LOG, MANIFEST, PLUGIN, BuildCache, cache_key
 from ytk_forge.compile import LINK_FLAGS, TABLE_FLAGS, Units, build_flags, compile_plugin
-from ytk_forge.device.nvrtc import Nvrtc, find_device_compiler
+from ytk_forge.device.compiler import DeviceTool, find_device_compiler
 from ytk_forge.probe import registry
 from ytk_forge.render import RENDERER_VERSION, TEMPLATE_DIR, render_skeleton, render_table
 from ytk_forge.toolchain import Compiler, Toolchain, find_compiler, toolchain_for
@@ -71,10 +71,10 @@ def build_plugin(
     check_target(bundle.meta, arch)
     toolchain = toolchain_for(arch, toolchains)
     tools = Tools(
-        compiler=find_compiler(toolchain), nvrtc=find_device_compiler(toolchain), headers=find_headers(toolchain)
+        compiler=find_compiler(toolchain), device=find_device_compiler(toolchain), headers=find_headers(toolchain)
     )
     flags = build_flags(toolchain, arch, bundle.meta.compile_flags)
-    if tools.nvrtc is not None:
+    if tools.device is not None:
         flags += device_flags(arch, bundle.meta.compile_flags)
     cache_dir.mkdir(parents=True, exist_ok=True)
     cache = BuildCache(cache_dir)
@@ -108,14 +108,14 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     """The compilers of a build."""
 
     compiler: Compiler
-    nvrtc: Nvrtc | None
+    device: DeviceTool | None
     headers: TrtHeaders | None
 
     def banners(self) -> dict[str, str]:
         """Give tool names and versions for the manifest."""
         found = {"compiler": self.compiler.banner}
-        if self.nvrtc is not None:
-            found["nvrtc"] = self.nvrtc.banner
+        if self.device is not None:
+            found["device_compiler"] = self.device.banner
         if self.headers is not None:
             found["tensorrt"] = self.headers.banner
         return found
@@ -182,7 +182,7 @@ def _build(
         workdir=compiled,
         mode=mode,
         log=note,
-        nvrtc=tools.nvrtc,
+        device=tools.device,
         trt_include=Path(tools.headers.include_dir) if tools.headers is not None else None,
     )
     checks = audit(

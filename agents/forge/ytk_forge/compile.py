@@ -16,8 +16,8 @@ from ytk_core.errors import BoardError, CandidateError, ToolkitError
 from ytk_core.sandbox import SandboxMode
 
 from ytk_forge.confined import MEMORY_BYTES, Finished, run_confined
+from ytk_forge.device.compiler import DeviceTool, compile_device
 from ytk_forge.device.driver_stub import SONAME, driver_stub
-from ytk_forge.device.nvrtc import Nvrtc, compile_device
 from ytk_forge.render import TEMPLATE_DIR
 from ytk_forge.toolchain import Compiler, Toolchain
 
@@ -85,7 +85,7 @@ def compile_plugin(
     workdir: Path,
     mode: SandboxMode,
     log: Callable[[str], None],
-    nvrtc: Nvrtc | None = None,
+    device: DeviceTool | None = None,
     trt_include: Path | None = None,
 ) -> Built:
     """Build ``plugin.so`` in ``workdir`` (an empty directory).
@@ -109,10 +109,10 @@ def compile_plugin(
 
     # The bundle's own text first: it is the likeliest to fail, and who wrote it is waiting.
     device_log = ""
-    if nvrtc is not None:
+    if device is not None:
         own = device_flags(arch, extra_flags)
-        device_log = compile_device(nvrtc, own, headers, workdir, mode=mode, log=log).log
-    flags = build_flags(toolchain, arch, extra_flags if nvrtc is None else ())
+        device_log = compile_device(device, own, headers, workdir, mode=mode, log=log).log
+    flags = build_flags(toolchain, arch, extra_flags if device is None else ())
     kernel = host.step(*flags, "-c", "kernel.cpp", "-o", "kernel.o")
     if kernel.returncode:
         msg = f"the kernel does not compile: {_first_error(kernel.output)}"
@@ -120,14 +120,14 @@ def compile_plugin(
         raise CandidateError(msg, code="compile_error", hint=hint)
     host.ours("plugin", units.table)
     objects = ["kernel.o", "plugin.o"]
-    if nvrtc is not None:
+    if device is not None:
         host.ours("module", (TEMPLATE_DIR / "cuda_module.cpp").read_text(encoding="utf-8"))
         (workdir / SONAME).write_bytes(driver_stub(toolchain.host.sysroot, compiler, mode))
         objects += ["module.o", SONAME]
     if units.skeleton is not None:
         (workdir / "trt_common.h").write_bytes((TEMPLATE_DIR / "trt_common.h").read_bytes())
         # The SDK's headers, and the CUDA headers that they include: their warnings are not ours to mend.
-        include = [path for path in (trt_include, Path(nvrtc.include_dir) if nvrtc else None) if path is not None]
+        include = [path for path in (trt_include, Path(device.include_dir) if device else None) if path is not None]
         host.ours("skeleton", units.skeleton, *SKELETON_FLAGS, system_include=include)
         objects.append("skeleton.o")
     linked = host.step(*flags, *LINK_FLAGS, *objects, "-o", "plugin.so")

@@ -87,6 +87,8 @@ class DeviceCode(_Strict, frozen=True, kw_only=True):
     version: str
     launch: DeviceLaunch
     install: str
+    path: str = ""
+    """Of nvcc; empty: the one on PATH. NVRTC is found among the Python packages."""
 
 
 class TensorRTAbi(enum.StrEnum):

@@ -312,10 +312,10 @@ class TestCache:
 
     @pytest.fixture
     def key(self, arch, toolchain, compiler):
-        def body(bundle=None, for_arch=arch, used=toolchain, by=compiler, nvrtc=None, headers=None):
+        def body(bundle=None, for_arch=arch, used=toolchain, by=compiler, device=None, headers=None):
             bundle = bundle or bundles.fold()
             flags = compiles.build_flags(used, for_arch, bundle.meta.compile_flags)
-            tools = builds.Tools(compiler=by, nvrtc=nvrtc, headers=headers)
+            tools = builds.Tools(compiler=by, device=device, headers=headers)
             return builds._key(bundle, for_arch, used, tools, flags)
 
         return body
@@ -345,14 +345,14 @@ class TestCache:
         headers = TrtHeaders(include_dir=str(tmp_path), declared=False, banner="x")
         first = key(headers=headers)
         (tmp_path / "NvInferRuntime.h").write_text("two")
-        assert key(nvrtc=nvrtc) == key(
-            nvrtc=msgspec.structs.replace(nvrtc, include_dir="/b", library="/b/libnvrtc.so.11.2")
+        assert key(device=nvrtc) == key(
+            device=msgspec.structs.replace(nvrtc, include_dir="/b", library="/b/libnvrtc.so.11.2")
         )
         keys = {
             first,
             key(headers=headers),
-            key(nvrtc=nvrtc),
-            key(nvrtc=msgspec.structs.replace(nvrtc, size_bytes=2)),
+            key(device=nvrtc),
+            key(device=msgspec.structs.replace(nvrtc, size_bytes=2)),
             key(),
             key(used=msgspec.structs.replace(toolchain, description="other")),
             key(by=msgspec.structs.replace(compiler, banner="g++ 99")),

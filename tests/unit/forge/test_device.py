@@ -79,7 +79,7 @@ class TestBuild:
         assert "fold_f16, fold_f32" in found["kernels"]
         assert "fold_f32: " in found["resources"]
         assert "0 B spills" in found["resources"]
-        assert "NVRTC 13.0" in manifest.tools["nvrtc"]
+        assert "NVRTC 13.0" in manifest.tools["device_compiler"]
         assert "--gpu-architecture=sm_90" in manifest.tools["flags"]
         cubin, launched = read_device_sections(library)
         assert set(launched) == set(read_cubin(cubin).kernels) == {"fold_f32", "fold_f16"}
@@ -288,12 +288,60 @@ class TestFinding:
         (include / "cuda.h").write_text("#define CUDA_VERSION 11080\n")
         assert find_nvrtc(device, [tmp_path]).include_dir == str(include)
 
-    @pytest.mark.parametrize("change", [{"compiler": "nvcc"}, {"launch": "cudart"}])
+    @pytest.mark.parametrize("change", [{"compiler": "clang"}, {"launch": "cudart"}])
     def test_what_this_forge_does_not_do(self, change):
         device = msgspec.convert(msgspec.to_builtins(HERE.device) | change, DeviceCode)
         assert any(
             "not supported by this Forge" in text for text in problems(msgspec.structs.replace(HERE, device=device))
         )
+
+
+def by_nvcc(**changes: str) -> Toolchain:
+    device = msgspec.to_builtins(HERE.device) | {"compiler": "nvcc", "install": "Install the CUDA toolkit"} | changes
+    return msgspec.structs.replace(HERE, name="nvcc", device=msgspec.convert(device, DeviceCode))
+
+
+class TestNvcc:
+    """The same text through nvcc, for targets whose device compiler is in no package."""
+
+    def test_builds_and_passes(self, attempt):
+        if missing := problems(by_nvcc()):
+            pytest.skip(" ".join(missing))
+        manifest, library = attempt(bundles.fold(), by_nvcc())
+        found = {check.name: check.found for check in manifest.checks}
+        assert manifest.ok
+        assert manifest.tools["device_compiler"].startswith("nvcc 13.0 (")
+        assert set(read_cubin(read_device_sections(library)[0]).kernels) == {"fold_f32", "fold_f16"}
+        assert "0 B spills" in found["resources"]
+        with pytest.raises(CandidateError) as caught:
+            attempt(with_source(bundles.fold(), bundles.FOLD.replace("float sum = 0;", "float sum = oops;")), by_nvcc())
+        assert caught.value.code == "device_compile_error"
+        assert '"oops" is undefined' in caught.value.message
+
+    def fake(self, tmp_path: Path, text: str) -> str:
+        path = tmp_path / "nvcc"
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            (
+                "echo 'release 11.4, V11.4.2'; echo '#$ TOP=/x'; echo '#$ INCLUDES=\"-I/x\"'",
+                "is of CUDA 11.4, wanted 13.0",
+            ),
+            ("echo hello", "its answer is not nvcc's"),
+            ("exit 1", "does not work"),
+        ],
+    )
+    def test_an_nvcc_that_will_not_do(self, tmp_path, text, says):
+        found = problems(by_nvcc(path=self.fake(tmp_path, text)))
+        assert any(says in line for line in found)
+        assert any("device.path of the toolchain names the nvcc to use" in line for line in found)
+
+    def test_none(self):
+        assert any("no nvcc: /no/such/nvcc" in line for line in problems(by_nvcc(path="/no/such/nvcc")))
 
 
 class TestLaunch:

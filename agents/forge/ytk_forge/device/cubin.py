@@ -136,7 +136,7 @@ def with_compiler_notes(kernels: Mapping[str, KernelUse], log: str) -> dict[str,
     for line in log.splitlines():
         if match := _COMPILING.search(line):
             current = match[1]
-        if current not in found or "ptxas" not in line:
+        if current not in found:
             continue
         if match := _SPILLS.search(line):
             found[current] = msgspec.structs.replace(found[current], spill_bytes=int(match[1]) + int(match[2]))

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
-from ytk_core.errors import BoardError, CandidateError, NotAvailableError, ToolkitError
+from ytk_core.errors import BoardError, NotAvailableError, ToolkitError
 from ytk_core.sandbox import SandboxMode
 
 from ytk_forge.confined import run_confined
-from ytk_forge.toolchain import DeviceCode, Toolchain
+from ytk_forge.device.result import COMPILE_LIMIT_S, DeviceResult, compile_error, too_slow
+from ytk_forge.toolchain import DeviceCode
 
-COMPILE_LIMIT_S = 300.0
 _HEADER_TOP_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _CHILD = Path(__file__).with_name("nvrtc_child.py")
@@ -112,14 +112,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     log: str
 
 
-class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A compiled cubin and what the compiler said."""
-
-    cubin: bytes
-    log: str
-
-
-def compile_device(
+def compile_with_nvrtc(
     nvrtc: Nvrtc,
     flags: Sequence[str],
     headers: Sequence[Path],
@@ -168,10 +161,7 @@ def compile_device(
         read_only=[_CHILD.parent, Path(nvrtc.library).parent, Path(nvrtc.include_dir)],
     )
     if done.timed_out:
-        msg = f"compiling the device code took more than {COMPILE_LIMIT_S:g} s and was ended"
-        raise CandidateError(
-            msg, code="compile_timeout", hint="Generate a smaller kernel (less unrolling, fewer templates)."
-        )
+        raise too_slow()
     answer = _read_answer(workdir / "nvrtc-answer.json")
     if answer is None:
         last = (done.output.strip().splitlines() or [""])[-1]
@@ -184,13 +174,7 @@ def compile_device(
         msg = f"{nvrtc.banner} does not work here: {answer.error or f'it says it is {answer.version}'}"
         raise BoardError(msg, code="device_compiler_broken", hint="Reinstall the nvidia-cuda-nvrtc wheel.")
     if answer.status:
-        lines = [line for line in answer.log.splitlines() if "error" in line] or [answer.error]
-        msg = f"the device code does not compile: {lines[0].strip()}"
-        raise CandidateError(
-            msg,
-            code="device_compile_error",
-            hint="The build log has all messages; lines count from the start of HEADER or SOURCE.",
-        )
+        raise compile_error(answer.log, answer.error)
     cubin = workdir / "device.cubin"
     if cubin.is_symlink() or not cubin.is_file():
         msg = f"{nvrtc.banner} reported success and wrote no cubin"
@@ -205,25 +189,3 @@ def _read_answer(path: Path) -> _Answer | None:
         return msgspec.json.decode(path.read_bytes(), type=_Answer)
     except (msgspec.DecodeError, msgspec.ValidationError):
         return None
-
-
-def find_device_compiler(toolchain: Toolchain) -> Nvrtc | None:
-    """Give a toolchain's device compiler; None where it has no device code.
-
-    Raises:
-        NotAvailableError: It is missing; the hint says what to install.
-    """
-    device = toolchain.device
-    if device is None:
-        return None
-    if device.compiler != "nvrtc" or device.launch != "driver":
-        msg = f"toolchain {toolchain.name}: device code by {device.compiler} with {device.launch} launch is not supported by this Forge"
-        raise NotAvailableError(
-            msg,
-            code="device_compiler_unsupported",
-            hint='Use compiler = "nvrtc" and launch = "driver": they need no CUDA toolkit.',
-        )
-    try:
-        return find_nvrtc(device)
-    except NotAvailableError as err:
-        raise NotAvailableError(f"toolchain {toolchain.name}: {err.message}", code=err.code, hint=err.hint) from err
