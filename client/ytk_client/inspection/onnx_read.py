@@ -95,6 +95,10 @@ def load(path: Path) -> Model:
             proto = inliner.inline_local_functions(proto)
         except Exception as err:  # the C++ inliner raises whatever it trips over
             raise _bad(path, f"its functions cannot be inlined ({_first_line(err)})") from err
+    if any(isinstance(text, bytes) for text in (proto.producer_name, *(entry.domain for entry in proto.opset_import))):
+        raise _bad(path, "damaged: its producer or a domain is not UTF-8")
+    for graph in _graphs(proto.graph):
+        _refuse_broken_text(path, graph)
     external = {tensor.name: tensor for tensor in _external_tensors(proto.graph)}
     _inline_small_tensors(path, proto)
     # Inference only adds knowledge; what it cannot say stays unknown.
@@ -132,6 +136,28 @@ def _refuse_explosion(path: Path, proto: Any) -> None:
         raise _bad(path, "its functions call themselves") from err
     if total > _MAX_NODES:
         raise _bad(path, f"its functions stand for {total} nodes, more than {_MAX_NODES}")
+
+
+def _graphs(graph: Any) -> Iterator[Any]:
+    yield graph
+    for inner in subgraphs(graph):
+        yield from _graphs(inner)
+
+
+def _refuse_broken_text(path: Path, graph: Any) -> None:
+    """Refuse names that are no UTF-8: protobuf gives them as bytes, and no parser takes them."""
+    for info in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        if isinstance(info.name, bytes):
+            raise _bad(path, f"damaged: the tensor name {info.name!r} is not UTF-8")
+    for tensor in graph.initializer:
+        if any(isinstance(text, bytes) for entry in tensor.external_data for text in (entry.key, entry.value)):
+            raise _bad(path, f"damaged: the external data of {tensor.name!r} is not UTF-8")
+    for node in graph.node:
+        texts = [node.name, node.op_type, node.domain, *node.input, *node.output]
+        texts += [text for entry in node.metadata_props for text in (entry.key, entry.value)]
+        texts += [attribute.name for attribute in node.attribute]
+        if broken := next((text for text in texts if isinstance(text, bytes)), None):
+            raise _bad(path, f"damaged: the text {broken[:60]!r} of node {node.name!r} is not UTF-8")
 
 
 def _external_tensors(graph: Any) -> Iterator[Any]:

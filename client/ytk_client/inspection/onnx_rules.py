@@ -135,18 +135,20 @@ def opset_findings(model: Model, profile: TargetProfile) -> Iterator[Finding]:
             newer[node.facts.op_type, since].append(node)
     severity = Severity.WARNING if profile.engine == "tensorrt" and newer else Severity.NOTE
     names = ", ".join(f"{op}-{since} ({len(nodes)})" for (op, since), nodes in sorted(newer.items()))
+    if profile.engine == "tensorrt":
+        limit = f"{profile.name}'s importer is documented up to {profile.opset}"
+        changed = f", and may read these by their older definition: {names}"
+        fix = f"Export with `ytk embedded prepare`, which writes opset {profile.opset}, or make sure that nothing new is used."
+    else:
+        limit = f"{profile.name}'s rules were made with opset {profile.opset}"
+        changed = f"; these operators changed since, so a rule may miss something: {names}"
+        fix = "Run the model once on this engine (`ytk embedded compile`)."
     yield Finding(
         kind="opset",
         severity=severity,
-        message=f"the model is of opset {opset}; {profile.name}'s importer is documented up to {profile.opset}"
-        + (
-            f", and reads these by their older definition: {names}"
-            if newer
-            else "; none of its operators changed since"
-        ),
-        fix=f"Export with `ytk embedded prepare`, which writes opset {profile.opset}, or make sure that nothing new is used."
-        if newer
-        else "Nothing.",
+        message=f"the model is of opset {opset}; {limit}"
+        + (changed if newer else "; none of its operators changed since"),
+        fix=fix if newer else "Nothing.",
         rule_id="opset",
         source=profile.source,
     )

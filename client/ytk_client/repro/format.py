@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import errno
 import shutil
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -210,10 +212,14 @@ def _unpack(path: Path, folder: Path) -> None:
                         left -= len(block)
                         if limit < 0:
                             raise _bad(path, f"member {member.filename!r} is too large")
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as err:
-        raise _bad(path, str(err) or type(err).__name__) from err
     except FileNotFoundError as err:
         raise FormatError(f"{path}: no such file", code="no_such_file", hint="Check the path.") from err
+    except OSError as err:
+        if err.errno != errno.EINVAL:  # a damaged directory names an offset that cannot be sought to
+            raise
+        raise _bad(path, str(err)) from err
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError, zlib.error) as err:
+        raise _bad(path, str(err) or type(err).__name__) from err
 
 
 def _read_folder(folder: Path, origin: Path) -> Loaded:

@@ -127,7 +127,8 @@ def _opened(path: Path | str) -> Iterator[tuple[IO[bytes], zipfile.ZipFile]]:
         raise _bad(path, "cannot be read (permission denied)") from err
     except zipfile.BadZipFile as err:
         raise _bad(path, f"not an .npz, or truncated ({err})") from err
-    except (EOFError, struct.error, NotImplementedError, UnicodeDecodeError) as err:
+    except (EOFError, struct.error, NotImplementedError, UnicodeDecodeError, OSError) as err:
+        # OSError: a damaged directory names an offset that cannot be sought to.
         raise _bad(path, f"damaged ({err or type(err).__name__})") from err
 
 

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import pickle
+import random
 import subprocess
 import sys
 import tarfile
@@ -356,6 +357,35 @@ def test_every_truncation_of_every_kind_is_refused_or_explained(tmp_path):
         data = path.read_bytes()
         for cut in range(0, len(data), max(1, len(data) // 40)):
             path.write_bytes(data[:cut])
+            with contextlib.suppress(FormatError):
+                inspect_file(path, ANY)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damage_anywhere_is_refused_or_explained(tmp_path, seed):
+    """Bytes changed, lost and added: an error of ours or an inspection, never a traceback."""
+    generator = random.Random(seed)
+    made = [
+        files.engine(tmp_path / "e.tgz"),
+        files.reference(tmp_path / "r.npz"),
+        region(tmp_path / "r.pt2"),
+        files.model(tmp_path / "m.onnx"),
+        one_node(tmp_path / "n.onnx", "Slice", [(4, 4), *(np.array([v], np.int64) for v in (0, 2**63 - 1, 1))]),
+    ]
+    for path in made:
+        data = path.read_bytes()
+        for _ in range(60):
+            broken = bytearray(data)
+            for _ in range(generator.choice((1, 1, 3, 10))):
+                place = generator.randrange(len(broken))
+                match generator.randrange(3):
+                    case 0:
+                        broken[place] = generator.randrange(256)
+                    case 1:
+                        del broken[place : place + generator.randrange(1, 9)]
+                    case 2:
+                        broken[place:place] = generator.randbytes(generator.randrange(1, 9))
+            path.write_bytes(broken)
             with contextlib.suppress(FormatError):
                 inspect_file(path, ANY)
 

@@ -239,6 +239,9 @@ def test_opset(look):
     assert same.severity is Severity.NOTE
     assert "none of its operators changed" in same.message
     assert not of_kind(look("Relu", opset=17), "opset")
+    measured = of_kind(look("Resize", [IMAGE, None, SCALES], opset=19, target="onnxruntime"), "opset")[0]
+    assert measured.severity is Severity.NOTE
+    assert "Resize-19 (1)" in measured.message
 
 
 def test_dynamic_shapes(look):
