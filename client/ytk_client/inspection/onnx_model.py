@@ -19,6 +19,7 @@ from ytk_client.inspection.onnx_rules import (
     is_custom,
     node_findings,
     opset_findings,
+    quantize_findings,
     unknown_findings,
 )
 from ytk_client.inspection.request import Request
@@ -43,6 +44,7 @@ def inspect_model(path: Path, request: Request) -> Inspection:
         *custom_findings(model, profile),
         *_plugin_findings(contracts, request),
         *narrowing_findings(model, profile),
+        *quantize_findings(model, profile),
         *opset_findings(model, profile),
         *dynamic_findings(model, profile),
         *unknown_findings(model),

@@ -32,7 +32,6 @@ _BOUNDS: dict[str, frozenset[int]] = {
     "Less": frozenset({0, 1}),
     "LessOrEqual": frozenset({0, 1}),
 }
-_MAX_DEPTH = 8
 
 
 def narrowing_findings(model: Model, profile: TargetProfile) -> list[Finding]:
@@ -140,14 +139,17 @@ def _clamped(value: int) -> int:
     return max(_LOW, min(_HIGH, value))
 
 
-def _uses(model: Model, name: str, depth: int = 0) -> Iterator[tuple[Node, int]]:
+def _uses(model: Model, name: str) -> Iterator[tuple[Node, int]]:
     """Give whoever takes a value, seen through operators that only pass it on."""
-    for node, index in model.consumers.get(name, ()):
-        if node.facts.op_type in _PASSES_ON and depth < _MAX_DEPTH:
-            for output in node.outputs:
-                yield from _uses(model, output, depth + 1)
-        else:
-            yield node, index
+    pending, seen = [name], {name}
+    while pending:
+        for node, index in model.consumers.get(pending.pop(), ()):
+            if node.facts.op_type in _PASSES_ON:
+                new = [output for output in node.outputs if output not in seen]
+                pending += new
+                seen.update(new)
+            else:
+                yield node, index
 
 
 def _is_sentinel(value: int, uses: list[tuple[Node, int]]) -> bool:

@@ -133,7 +133,7 @@ def _refuse_explosion(path: Path, proto: Any) -> None:
     try:
         total = sum(size(node.domain, node.op_type) for node in proto.graph.node)
     except RecursionError as err:
-        raise _bad(path, "its functions call themselves") from err
+        raise _bad(path, "its functions call themselves, or one another too deeply") from err
     if total > _MAX_NODES:
         raise _bad(path, f"its functions stand for {total} nodes, more than {_MAX_NODES}")
 

@@ -116,6 +116,64 @@ def custom_findings(model: Model, profile: TargetProfile) -> list[Finding]:
     return found
 
 
+_KEEPS_QUANTIZED = frozenset(
+    {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Slice", "Gather", "Concat"}
+)
+
+
+_MAX_DEPTH = 64
+
+
+def quantize_findings(model: Model, profile: TargetProfile) -> Iterator[Finding]:
+    """Find halves of quantize and dequantize pairs: what lies between is int8, which no other operator of TensorRT takes."""
+    if profile.engine != "tensorrt":
+        return
+    producers = {name: node for node in model.nodes for name in node.outputs}
+
+    def origin(name: str, depth: int = 0) -> str:
+        node = producers.get(name)
+        if node is None:
+            return "constant" if name in model.constants else "input"
+        if node.facts.op_type in _KEEPS_QUANTIZED and depth < _MAX_DEPTH:
+            return origin(node.inputs[0], depth + 1)
+        return "constant" if name in model.constants else node.facts.op_type
+
+    def takers(name: str) -> Iterator[str]:
+        pending, seen = [name], set[str]()
+        while pending:
+            current = pending.pop()
+            for node, _ in model.consumers.get(current, ()):
+                if node.facts.op_type in _KEEPS_QUANTIZED:
+                    pending += [each for each in node.outputs if each not in seen]
+                    seen.update(node.outputs)
+                else:
+                    yield node.facts.op_type
+
+    for node in model.nodes:
+        if node.facts.domain or node.facts.op_type not in {"QuantizeLinear", "DequantizeLinear"}:
+            continue
+        if node.facts.op_type == "QuantizeLinear":
+            others = sorted(set(takers(node.outputs[0])) - {"DequantizeLinear"})
+            text = f"its int8 output goes to {', '.join(others)}, not to a DequantizeLinear" if others else ""
+        else:
+            source = origin(node.inputs[0])
+            text = (
+                ""
+                if source in {"QuantizeLinear", "constant"}
+                else f"its int8 input comes from {source}, not from a QuantizeLinear"
+            )
+        if text:
+            yield _finding(
+                node,
+                kind="quantize-pair",
+                severity=Severity.WARNING,
+                message=f"half of a pair: {text}",
+                fix="Keep quantize and dequantize round the operator that they belong to; export the model again.",
+                rule_id="quantize-pair",
+                source="TensorRT's explicit quantization works on pairs; from its developer guide, not measured",
+            )
+
+
 def opset_findings(model: Model, profile: TargetProfile) -> Iterator[Finding]:
     """Name the operators whose definition is newer than what the target's importer is documented for."""
     import onnx

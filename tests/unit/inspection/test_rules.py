@@ -252,6 +252,47 @@ def test_dynamic_shapes(look):
     assert look("Relu").findings == ()
 
 
+PAIRS = {
+    "a pair": (["q x", "d q"], 0),
+    "a pair with a reshape between": (["q x", "r q", "d r"], 0),
+    "a quantize alone": (["q x", "r q", "s r"], 1),
+    "a dequantize alone": (["s x", "c s", "d c"], 1),
+    "one reader too many": (["q x", "d q", "s q"], 1),
+}
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_half_of_a_quantize_pair_is_found(tmp_path, case):
+    from onnx import TensorProto, helper, save
+    from ytk_client.inspection import Request, inspect_file
+
+    makers = {
+        "q": lambda source, out: helper.make_node("QuantizeLinear", [source, "scale", "zero"], [out]),
+        "d": lambda source, out: helper.make_node("DequantizeLinear", [source, "scale", "zero"], [out]),
+        "r": lambda source, out: helper.make_node("Reshape", [source, "shape"], [out]),
+        "s": lambda source, out: helper.make_node("Sign", [source], [out]),
+        "c": lambda source, out: helper.make_node("Cast", [source], [out], to=TensorProto.INT8),
+    }
+    steps, count = PAIRS[case]
+    nodes = [makers[step[0]](step[2], step[0]) for step in steps]
+    used = {step[2] for step in steps}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_value_info(step[0], TensorProto.FLOAT, None) for step in steps if step[0] not in used],
+        initializer=[
+            helper.make_tensor("scale", TensorProto.FLOAT, [], [0.5]),
+            helper.make_tensor("zero", TensorProto.INT8, [], [0]),
+            helper.make_tensor("shape", I64, [2], [2, 2]),
+        ],
+    )
+    path = tmp_path / "m.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), str(path))
+    assert len(of_kind(inspect_file(path, Request.of()), "quantize-pair")) == count
+    assert of_kind(inspect_file(path, Request.of("onnxruntime")), "quantize-pair") == []
+
+
 def test_what_could_not_be_judged_is_said(tmp_path):
     """After a custom node nothing is known about ranks; that is not approval."""
     from onnx import TensorProto, helper, save
