@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types protos check bench clean help
+.PHONY: demo test lint types protos check bench conformance support clean help
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -25,6 +25,15 @@ lint: $(VENV)/.ready ## ruff, buf lint, generated code
 
 types: $(VENV)/.ready ## mypy --strict over the packages
 	$(BIN)/mypy protos core controller agents/kronos agents/gaia agents/forge client
+
+conformance: $(VENV)/.ready ## What becomes of every operator of torch's database (half an hour of one core per run)
+	PYTHONPATH=tests $(BIN)/python -m conformance --profile onnxruntime --out tests/conformance/results/onnxruntime-float32.json
+	PYTHONPATH=tests $(BIN)/python -m conformance --profile trt86 --out tests/conformance/results/trt86-float32.json
+	for dtype in float16 bfloat16 float64 int64 bool; do PYTHONPATH=tests $(BIN)/python -m conformance --profile onnxruntime \
+	  --samples 1 --dtype $$dtype --out tests/conformance/results/onnxruntime-$$dtype.json || exit 1; done
+
+support: $(VENV)/.ready ## docs/operator-support.md from the results of the last conformance run
+	PYTHONPATH=tests $(BIN)/python -m conformance.page
 
 check: lint types test ## What CI runs, without the demo
 

@@ -63,7 +63,9 @@ class Comparison:
         self._names = names
         self._onnx_path = onnx_path
         self._bodies = [region.body for region in carver.regions]
-        self._site_names = {site.node: onnx_names[site.node] for region in carver.regions for site in region.sites}
+        # The optimiser may have merged two sites that compute the same.
+        sites = [site.node for region in carver.regions for site in region.sites if site.node in onnx_names]
+        self._site_names = {node: onnx_names[node] for node in sites}
         self.first: Recording | None = None
         """What torch computed in the regions on the first sample; None without regions."""
         self.evaluator = ""

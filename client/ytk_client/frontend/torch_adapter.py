@@ -9,15 +9,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import onnx_ir as ir
 import torch
+from torch._export import utils
+from torch.export import decomp_utils, exported_program
 from torch.onnx._internal._lazy_import import onnxscript_apis
 from torch.onnx._internal.exporter import _core, _dispatching, _registration
 
@@ -71,6 +75,8 @@ def torchlib_registry() -> Any:
     """Give the exporter's registry of aten translations, built once per process (0.5 CPU s each time otherwise)."""
     with quiet():
         registry = _registration.ONNXRegistry.from_torchlib()
+    for target in translations.DISTRUSTED:
+        del registry.functions[target.name()]
     for target, function in translations.TRANSLATIONS.items():
         _register(registry, target, function)
     for target, function in translations.COMPLEX_TRANSLATIONS.items():
@@ -91,12 +97,28 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
 
     What is left is exactly what will be dispatched; ops without a translation and without a decomposition stay.
     """
-    with quiet():
+    with quiet(), _scanned_once():
         program = _core._prepare_exported_program_for_export(program, registry=torchlib_registry())  # noqa: SLF001 - no public form
     _drop_error_checks(program)
     program.graph_module.graph.eliminate_dead_code()
     program.graph_module.recompile()
     return program
+
+
+@contextlib.contextmanager
+def _scanned_once() -> Iterator[None]:
+    """Let torch collect its composite operators once: it asks the dispatcher again for each namespace, several times over.
+
+    Nothing registers an operator meanwhile. A third of the time that a small model takes is saved.
+    """
+    utils._materialize_cpp_cia_ops()  # noqa: SLF001 - no public form
+    with mock.patch.object(utils, "_materialize_cpp_cia_ops", lambda: None):
+        found = frozenset(utils._collect_all_valid_cia_ops())  # noqa: SLF001 - as above
+        with (
+            mock.patch.object(exported_program, "_collect_all_valid_cia_ops", lambda: found),
+            mock.patch.object(decomp_utils, "_collect_all_valid_cia_ops", lambda: found),
+        ):
+            yield
 
 
 def _drop_error_checks(program: torch.export.ExportedProgram) -> None:
@@ -389,6 +411,24 @@ def is_unbacked(dim: Any) -> bool:
     return bool(free_unbacked_symbols(dim))
 
 
+def extent_range(dim: Any, known: Mapping[Any, tuple[int, int, int]]) -> tuple[int, int, int]:
+    """Give the smallest, the traced and the largest extent of a dynamic dimension.
+
+    Args:
+        dim: A SymInt.
+        known: The same of each symbol that the user gave a range for: torch itself takes no extent below 2 for dynamic.
+    """
+    expression = dim.node.expr
+    symbols = {symbol: known[symbol] for symbol in expression.free_symbols if symbol in known}
+    bounds = dim.node.shape_env.bound_sympy(expression)
+    ends = [int(bounds.lower), int(bounds.upper)]
+    if len(symbols) == len(expression.free_symbols):
+        # Extents grow or shrink with each symbol, so the ends of the ranges give the ends of the result.
+        corners = itertools.product(*((low, high) for low, _, high in symbols.values()))
+        ends = [int(expression.subs(dict(zip(symbols, corner, strict=True)))) for corner in corners]
+    return min(ends), int(dim.node.hint), max(ends)
+
+
 def output_paths(spec: Any) -> list[tuple[Any, ...]]:
     """Give, for each leaf of an output tree, its keys and indices from the root, in flattening order.
 
@@ -397,9 +437,15 @@ def output_paths(spec: Any) -> list[tuple[Any, ...]]:
     """
     tree = torch.utils._pytree.tree_unflatten(list(range(spec.num_leaves)), spec)  # noqa: SLF001 - torch's pytree has no public name
     paths: list[tuple[Any, ...]] = [()] * spec.num_leaves
-    for path, leaf in torch.utils._pytree.tree_flatten_with_path(tree)[0]:  # noqa: SLF001 - as above
-        paths[leaf] = tuple(_key(entry) for entry in path)
+    for path, leaf in leaf_paths(tree):
+        paths[leaf] = path
     return paths
+
+
+def leaf_paths(tree: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """Give, for each leaf of a tree in flattening order, its keys and indices from the root, and the leaf."""
+    found = torch.utils._pytree.tree_flatten_with_path(tree)[0]  # noqa: SLF001 - torch's pytree has no public name
+    return [(tuple(_key(entry) for entry in path), leaf) for path, leaf in found]
 
 
 def _key(entry: Any) -> Any:

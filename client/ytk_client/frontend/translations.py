@@ -37,3 +37,9 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
 """By overload; they take the place of torch's own."""
 COMPLEX_TRANSLATIONS: dict[Any, Callable[..., Any]] = {_aten.resolve_conj.default: _same}
 """For complex inputs, which are values with one more axis of extent 2 here."""
+DISTRUSTED = (_aten.special_erfcx.default,)
+"""torch's translations that are wrong in a way that a comparison can miss, so that the operator is carved.
+
+``erfcx`` is written as exp(x * x) * erfc(x), which is 0 or NaN for large x while other elements are huge, and what is small
+beside the largest element of an output counts as rounding.
+"""

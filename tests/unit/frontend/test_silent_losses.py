@@ -94,20 +94,29 @@ def test_the_number_of_rounds_is_bounded(run_prepare, monkeypatch):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_wrong_translation_of_any_operator_is_found_and_carved(run_prepare, monkeypatch, seed):
     """The detector itself: a translation that drops a constant, as the known losses drop an attribute."""
-    honest = torch_adapter.translate
+    honest = torch_adapter.optimize
 
-    def translate(program, placeholders):
-        graph = honest(program, placeholders)
+    def optimize(graph):
+        graph = honest(graph)
         for node in graph.graph:
             if node.op_type == "Erf":
                 node.op_type = "Tanh"
         return graph
 
-    monkeypatch.setattr(torch_adapter, "translate", translate)
-    report, out = run_prepare(
-        model("return x.erf().relu() * 2", "torch.randn(3, 4)"), profile="onnxruntime", seed=seed
-    )
-    assert [row.name for row in report.rows] == ["Erf"]
+    monkeypatch.setattr(torch_adapter, "optimize", optimize)
+    report, out = run_prepare(model("return x.erf().relu() * 2", "torch.randn(3, 4)"), profile="onnxruntime", seed=seed)
+    assert [row.name for row in report.rows] == ["ErfRegion"]
     [candidate] = read_candidates(out / "plugin_candidates" / "candidates.json")
     assert candidate.reason is CandidateReason.NUMERICS
-    region_runs(out, "Erf")
+    region_runs(out, "ErfRegion")
+
+
+def test_two_sites_that_compute_the_same_are_one_node(run_prepare):
+    """The optimiser merges them; what is left is counted, not what was carved."""
+    report, out = run_prepare(
+        model("return torch.special.i0(x) + 1, torch.special.i0(x) * 2", "torch.randn(3)"), profile="onnxruntime"
+    )
+    [row] = report.rows
+    assert row.sites == 1
+    assert all(verdict.ok for verdict in report.accuracy)
+    region_runs(out, row.name)

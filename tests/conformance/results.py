@@ -1,0 +1,99 @@
+"""The figures of a run: JSON for machines, a table for people."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from conformance.outcome import EntryFinding, Outcome
+
+SCHEMA_VERSION = 1
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One run: its settings, the versions, and what was found. ``left``: entries that the run did not get to."""
+
+    schema_version: int = SCHEMA_VERSION
+    profile: str
+    dtype: str
+    samples: int
+    versions: dict[str, str]
+    entries: tuple[EntryFinding, ...]
+    left: tuple[str, ...] = ()
+
+
+def versions() -> dict[str, str]:
+    """Give what the figures depend on."""
+    import onnx
+    import onnxruntime
+    import onnxscript
+    import torch
+
+    return {
+        "torch": str(torch.__version__),
+        "onnx": onnx.__version__,
+        "onnxscript": onnxscript.__version__,
+        "onnxruntime": onnxruntime.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def counts(run: Run) -> dict[str, int]:
+    """Give the number of entries by outcome, all outcomes named."""
+    found = Counter(entry.outcome for entry in run.entries)
+    return {str(outcome): found[outcome] for outcome in Outcome}
+
+
+def captured(run: Run) -> int:
+    """Give the number of entries that torch.export captures at least one sample of."""
+    return len(run.entries) - counts(run)[Outcome.BLOCKED]
+
+
+def read(path: Path) -> Run:
+    """Read a result file."""
+    return msgspec.json.decode(path.read_bytes(), type=Run)
+
+
+def write(path: Path, run: Run) -> None:
+    """Write a result file, one entry a line, so that a change of one shows as one line."""
+    head: dict[str, Any] = msgspec.to_builtins(run)
+    rows = head.pop("entries")
+    text = msgspec.json.format(msgspec.json.encode(head | {"entries": []}), indent=1).decode()
+    lines = ",\n  ".join(msgspec.json.encode(_terse(row)).decode() for row in rows)
+    opening, closing = text.rsplit('"entries": []', 1)
+    path.write_text(f'{opening}"entries": [\n  {lines}\n ]{closing}\n')
+
+
+def _terse(row: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is empty, and what differs from run to run."""
+    samples = [
+        {key: value for key, value in sample.items() if value not in ("", 0, False, [], ()) and key != "cpu_s"}
+        for sample in row["samples"]
+    ]
+    return row | {"samples": samples}
+
+
+def reasons(run: Run, outcome: Outcome) -> list[tuple[str, list[str]]]:
+    """Group the entries of an outcome by the code and words of their worst sample, most frequent first."""
+    groups: dict[str, list[str]] = {}
+    for entry in run.entries:
+        if entry.outcome is outcome:
+            sample = next(each for each in entry.samples if each.outcome is outcome)
+            groups.setdefault(f"{sample.code}: {sample.reason}"[:160], []).append(entry.name)
+    return sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Give the counts of several runs as a text table."""
+    head = ["profile", "dtype", "entries", "captured", *Outcome, "left"]
+    rows = [
+        [run.profile, run.dtype, len(run.entries), captured(run), *counts(run).values(), len(run.left)] for run in runs
+    ]
+    cells = [head, *[[str(cell) for cell in row] for row in rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
