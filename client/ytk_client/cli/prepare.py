@@ -11,13 +11,14 @@ from ytk_client.cli.output import JSON, console, format_option, note, print_json
 
 if TYPE_CHECKING:
     from ytk_client.frontend import PrepareReport
+    from ytk_client.frontend.dryrun import DryRunReport
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--onnx-out", type=_FILE, required=True, help="The graph.")
+@click.option("--onnx-out", type=_FILE, help="The graph; needed unless --dryrun.")
 @click.option("--npz-out", type=_FILE, help="The weights, beside the graph.  [default: the graph's name with .npz]")
 @click.option(
     "--reference-out", type=_FILE, help="Inputs and torch's outputs.  [default: the graph's name with .reference.npz]"
@@ -30,6 +31,16 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option(
     "--namespace", default="yasp", show_default=True, help="Namespace of the plugins that take carved operators."
+)
+@click.option(
+    "--plugin",
+    "plugins",
+    multiple=True,
+    metavar="SELECTOR",
+    help="Carve a region: NAMESPACE::NAME=BLOCK[:around][@where=GLOBS][@lift=HOW][@nojoin].",
+)
+@click.option(
+    "--dynamic", multiple=True, metavar="INPUT:AXIS=MIN,OPT,MAX", help="Let an axis of an input differ at run time."
 )
 @click.option(
     "--samples",
@@ -47,30 +58,46 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     help="Seconds to time torch for.",
 )
 @click.option("--no-torch-timing", is_flag=True, help="Leave the torch row out of the reference.")
+@click.option(
+    "--debug-taps", is_flag=True, help="Also write a graph that gives out what enters and leaves each plugin."
+)
+@click.option("--dryrun", is_flag=True, help="Only say what would be carved and rewritten.")
+@click.option("--report", type=_FILE, help="Write the report of a --dryrun as JSON.")
 @format_option("-o", "--output", "--format")
 def prepare(
     model: Path,
-    onnx_out: Path,
+    onnx_out: Path | None,
     npz_out: Path | None,
     reference_out: Path | None,
     arch: str | None,
     profile: str | None,
     namespace: str,
+    plugins: tuple[str, ...],
+    dynamic: tuple[str, ...],
     samples: int,
     seed: int,
     torch_timing_budget: float,
     no_torch_timing: bool,
+    debug_taps: bool,
+    dryrun: bool,
+    report: Path | None,
     output: str,
 ) -> None:
     """Export a PyTorch model; carve what the target refuses into plugins.
 
     MODEL is a Python file with a class `Model` and a function `get_fwd_args()`. It is run here and nowhere else.
     """
-    from ytk_client.frontend import PrepareRequest
+    from ytk_client.frontend import PrepareRequest, dry_run
     from ytk_client.frontend import prepare as run
 
     if arch and profile:
         raise click.UsageError("-a and --target-profile exclude each other: an arch spec implies its profile.")
+    if report is not None and not dryrun:
+        raise click.UsageError("--report is for --dryrun; a real run writes candidates.json.")
+    if onnx_out is None:
+        if not dryrun:
+            raise click.UsageError("Missing option '--onnx-out'.")
+        onnx_out = model.with_suffix(".onnx")
     request = PrepareRequest(
         model=model,
         onnx_out=onnx_out,
@@ -79,17 +106,41 @@ def prepare(
         arch=arch,
         profile=profile,
         namespace=namespace,
+        plugins=plugins,
+        dynamic=dynamic,
+        debug_taps=debug_taps,
         samples=samples,
         seed=seed,
         torch_timing_budget_s=0.0 if no_torch_timing else torch_timing_budget,
     )
-    report = run(request, on_phase=note)
-    for text in report.notes:
+    if dryrun:
+        _print_dry_run(dry_run(request, on_phase=note), report, output)
+        return
+    done = run(request, on_phase=note)
+    for text in done.notes:
         warn(text)
     if output == JSON:
-        print_json(_as_json(report))
+        print_json(_as_json(done))
     else:
-        _print(request.arch, request.onnx_out, request.npz_out, request.reference_out, report)
+        _print(request.arch, request.onnx_out, request.npz_out, request.reference_out, done)
+
+
+def _print_dry_run(found: DryRunReport, report: Path | None, output: str) -> None:
+    from ytk_client.frontend import table
+
+    if report is not None:
+        from ytk_core.formats import codec
+
+        codec.write_json(report, found)
+        note(f"  wrote      {report}")
+    for text in found.notes:
+        warn(text)
+    if output == JSON:
+        print_json(found)
+        return
+    print_table(table.DRY_RUN_COLUMNS, table.dry_run_rows(found), empty="nothing would be carved")
+    for line in table.dry_run_lines(found):
+        note(line)
 
 
 def _as_json(report: PrepareReport) -> dict[str, object]:
@@ -119,6 +170,9 @@ def _print(arch: str | None, onnx: Path, npz: Path, reference: Path, report: Pre
     print_table(
         table.COLUMNS, table.table_rows(report.rows), empty=f"no plugin needed: {report.profile} takes every operator"
     )
+    carve = table.carve_rows(report.rows, report.candidates)
+    if carve:
+        print_table(table.CARVE_COLUMNS, carve)
     if not report.blocking:
         return
     from rich.panel import Panel

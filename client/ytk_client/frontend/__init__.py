@@ -3,6 +3,6 @@
 Importing this package loads no torch; :func:`prepare` does.
 """
 
-from ytk_client.frontend.prepare import PrepareReport, PrepareRequest, prepare
+from ytk_client.frontend.prepare import PrepareReport, PrepareRequest, dry_run, prepare
 
-__all__ = ["PrepareReport", "PrepareRequest", "prepare"]
+__all__ = ["PrepareReport", "PrepareRequest", "dry_run", "prepare"]

@@ -38,7 +38,8 @@ class OutputPaths:
             msg = f"--npz-out {self.npz} is not in the directory of --onnx-out {self.onnx}"
             raise UserError(msg, code="npz_not_beside_onnx", hint=f"--npz-out {self.onnx.with_suffix('.npz')}")
         names = {*resolved, *(path.resolve() for path in (self.plugins, self.fx_nodes))}
-        if len(names) < len(resolved) + 2:
+        names |= {path.resolve() for path in (self.debug_onnx, self.debug_reference)}
+        if len(names) < len(resolved) + 4:
             msg = f"two outputs have the same path: {self.onnx}, {self.npz}, {self.reference}, {self.plugins}, {self.fx_nodes}"
             raise UserError(msg, code="same_output", hint="Give each output a name of its own.")
 
@@ -56,6 +57,16 @@ class OutputPaths:
     def fx_nodes(self) -> Path:
         """The nodes of the exported program."""
         return self.folder / "fx_nodes.json"
+
+    @property
+    def debug_onnx(self) -> Path:
+        """The copy of the graph with taps."""
+        return self.onnx.with_suffix(".debug.onnx")
+
+    @property
+    def debug_reference(self) -> Path:
+        """The reference of the copy with taps."""
+        return self.onnx.with_suffix(".debug.reference.npz")
 
     @property
     def candidates_dir(self) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from typing import Any
 
 import torch
 from ytk_core.errors import UserError
@@ -21,9 +22,15 @@ _CAPTURE_HINT = (
     "torch.library.custom_op with a fake implementation, then prepare carves it."
 )
 
+DYNAMIC_HINT = "Leave that axis static, or compute with x.shape instead of fixed numbers; two inputs that must agree need the same range."
 
-def capture(model: LoadedModel) -> torch.export.ExportedProgram:
-    """Give the exported program of a model at its example inputs; all shapes are static.
+
+def capture(model: LoadedModel, dynamic_shapes: Any = None) -> torch.export.ExportedProgram:
+    """Give the exported program of a model at its example inputs.
+
+    Args:
+        model: What to capture.
+        dynamic_shapes: As ``torch.export.export`` takes it; None where all shapes are static.
 
     Raises:
         UserError: ``capture_blocked``: torch.export cannot follow forward(). The message names the module and the line.
@@ -32,9 +39,24 @@ def capture(model: LoadedModel) -> torch.export.ExportedProgram:
     try:
         # A failing trace prints the whole graph so far; what matters of it becomes our message.
         with torch.no_grad(), torch_adapter.quiet(), contextlib.redirect_stderr(io.StringIO()), user_output_to_stderr():
-            return torch.export.export(model.module, model.args, dict(model.kwargs), strict=False)
+            return torch.export.export(
+                model.module, model.args, dict(model.kwargs), dynamic_shapes=dynamic_shapes, strict=False
+            )
     except Exception as err:  # torch.export raises nearly anything
+        if dynamic_shapes is not None and _is_constraint(err):
+            msg = f"the model does not take every extent that --dynamic allows: {_constraint_text(err)}"
+            raise UserError(msg, code="dynamic_refused", hint=DYNAMIC_HINT) from err
         raise _blocked(err, model) from err
+
+
+def _is_constraint(error: Exception) -> bool:
+    return any(word in str(error) for word in ("onstraint", "specialized", "Dim.DYNAMIC"))
+
+
+def _constraint_text(error: Exception) -> str:
+    """Give the lines of torch's message that name an axis."""
+    lines = [line.strip(" -") for line in str(error).splitlines() if line.strip().startswith("-")]
+    return " ".join(lines[:2]) or first_line(str(error))
 
 
 def _blocked(error: Exception, model: LoadedModel) -> UserError:

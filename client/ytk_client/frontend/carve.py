@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,6 @@ from ytk_client.frontend import torch_adapter
 from ytk_client.frontend.growth import ANY_BORDER, DTYPES, Border, convex_closure, grow, is_random, seed_of
 from ytk_client.frontend.refusals import Refusal
 
-_TORCH_NAMESPACE = "ytk_region"
 _serial = itertools.count()
 
 CanVary = Callable[[torch.fx.GraphModule, Sequence[Sequence[tuple[int, ...]]], Sequence[torch.dtype]], bool]
@@ -38,6 +37,8 @@ class Port:
     role: Role = Role.ACTIVATION
     qualified_name: str = ""
     """Of a parameter, buffer or constant: its name in the model's state."""
+    ranges: tuple[tuple[int, int, int, int], ...] = ()
+    """Of each axis that ``--dynamic`` made dynamic: (axis, smallest, traced, largest extent)."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class CarvedRegion:
     library: torch.library.Library
     """Keeps the operator registered as long as the region lives."""
     version: str = "1"
+    selector: str | None = None
+    """The text of the ``--plugin`` that asked for it."""
     sites: list[Site] = field(default_factory=list)
 
     @property
@@ -87,6 +90,7 @@ class Carver:
         border: What the target lets pass into and out of a plugin.
         can_vary: Tells whether one program of a region serves the given shapes (per site, per input); where it does
             not, sites of other shapes get a region of their own.
+        extents: By symbol of a dynamic extent: the smallest, the traced and the largest.
     """
 
     def __init__(
@@ -97,7 +101,9 @@ class Carver:
         is_builtin: Callable[[str], bool],
         border: Border = ANY_BORDER,
         can_vary: CanVary = lambda _body, _shapes, _dtypes: False,
+        extents: Mapping[Any, tuple[int, int, int]] | None = None,
     ) -> None:
+        self._extents = extents or {}
         self._border = border
         self._program = program
         self._can_vary = can_vary
@@ -149,9 +155,51 @@ class Carver:
                 graph.erase_node(node)
             return
         region = self._region_for(nodes, inputs, outputs, head, refusal)
+        self._insert(region, nodes, inputs, outputs, head)
+
+    def place(
+        self,
+        region: CarvedRegion,
+        nodes: Sequence[torch.fx.Node],
+        inputs: Sequence[torch.fx.Node],
+        outputs: Sequence[torch.fx.Node],
+        head: torch.fx.Node,
+        *,
+        scope: tuple[str, str] | None = None,
+        names: Iterable[str] = (),
+    ) -> None:
+        """Put a region that the caller made in the place of nodes, as one more site of it.
+
+        Args:
+            region: What the nodes compute; its operator takes ``inputs``.
+            nodes: In graph order.
+            inputs: What enters.
+            outputs: What leaves.
+            head: The node whose module and source line stand for the site.
+            scope: Module path and class of the site, if not those of ``head``.
+            names: Of all nodes that the site stands for, also those that are no longer in the graph.
+        """
+        self._regions.setdefault(f"{region.placeholder}: {region.signature}", region)
+        self._insert(region, list(nodes), list(inputs), list(outputs), head, scope)
+        self.carved |= dict.fromkeys(names, (region.placeholder, region.sites[-1].node))
+
+    def _insert(
+        self,
+        region: CarvedRegion,
+        nodes: list[torch.fx.Node],
+        inputs: list[torch.fx.Node],
+        outputs: list[torch.fx.Node],
+        head: torch.fx.Node,
+        scope: tuple[str, str] | None = None,
+    ) -> None:
+        graph, inside = self._program.graph_module.graph, set(nodes)
         with graph.inserting_after(nodes[-1]):
             call = graph.create_node(
-                "call_function", region.op, tuple(inputs), {}, name=f"{self._namespace}_{region.name}"
+                "call_function",
+                region.op,
+                tuple(inputs),
+                {},
+                name=f"{region.namespace or 'plugin'}_{region.name}".replace(".", "_"),
             )
         call.meta = {
             key: head.meta[key] for key in ("nn_module_stack", "stack_trace", "source_fn_stack") if key in head.meta
@@ -165,12 +213,12 @@ class Carver:
             graph.erase_node(node)
         _restore_order(graph)
         scopes = torch_adapter.module_scopes(head)
-        path, kind = scopes[-1] if scopes else ("", "")
+        path, kind = scope or (scopes[-1] if scopes else ("", ""))
         region.sites.append(
             Site(
                 node=call.name,
-                inputs=tuple(self._port(node) for node in inputs),
-                outputs=tuple(self._port(node) for node in results),
+                inputs=tuple(self.port(node) for node in inputs),
+                outputs=tuple(self.port(node) for node in results),
                 module_path=path,
                 module_class=kind,
                 stack_trace=str(head.meta.get("stack_trace") or ""),
@@ -192,12 +240,21 @@ class Carver:
                 results.insert(0, item)
         return results
 
-    def _port(self, node: torch.fx.Node) -> Port:
+    def port(self, node: torch.fx.Node) -> Port:
+        """Describe the value of a node where it enters or leaves a region."""
         value = node.meta["val"]
-        shape = tuple(-1 if isinstance(dim, torch.SymInt) else int(dim) for dim in value.shape)
+        ranges = tuple(
+            (axis, *torch_adapter.extent_range(dim, self._extents))
+            for axis, dim in enumerate(value.shape)
+            if isinstance(dim, torch.SymInt) and not torch_adapter.is_unbacked(dim)
+        )
+        traced = {axis: opt for axis, _, opt, _ in ranges}
+        shape = tuple(
+            traced.get(axis, -1) if isinstance(dim, torch.SymInt) else int(dim) for axis, dim in enumerate(value.shape)
+        )
         origin = torch_adapter.real_form_of(node) or node
         role, _, qualified = self._lifted.get(origin.name, (Role.ACTIVATION, None, ""))
-        return Port(node.name, DTYPES[value.dtype], shape, Role(role), qualified)
+        return Port(node.name, DTYPES[value.dtype], shape, Role(role), qualified, ranges)
 
     def _region_for(
         self,
@@ -207,27 +264,21 @@ class Carver:
         head: torch.fx.Node,
         refusal: Refusal,
     ) -> CarvedRegion:
-        ports = [self._port(node) for node in inputs]
+        ports = [self.port(node) for node in inputs]
         signature = self._shared_signature(self._signature(nodes, inputs, outputs), ports)
         if signature in self._regions:
             return self._regions[signature]
-        body = extract_body(self._program.graph_module, nodes, inputs, outputs)
-        operators = [
-            node for node in _with_inner(nodes, self._program.graph_module) if node.target is not operator.getitem
-        ]
-        name = self._free_name(derived_name(head))
-        op, library = _define(name, body, len(inputs), len(outputs))
-        region = CarvedRegion(
-            name=name,
+        region = make_region(
+            self._program.graph_module,
+            nodes,
+            inputs,
+            outputs,
+            name=self._free_name(derived_name(head)),
             namespace=self._namespace,
-            op=op,
-            body=body,
             refusal=refusal,
-            aten_op=_op_name(head),
-            aten_ops=tuple(_op_name(node) for node in operators),
+            head=head,
             signature=signature,
-            cannot_be_plugin=_why_no_plugin(operators, inputs, outputs, self._border),
-            library=library,
+            border=self._border,
         )
         self._regions[signature] = region
         return region
@@ -240,7 +291,7 @@ class Carver:
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: _Ref(refs[arg]))
             return f"{node.target}{args}{dict(kwargs)}"
 
-        ports = [self._port(node) for node in (*inputs, *outputs)]
+        ports = [self.port(node) for node in (*inputs, *outputs)]
         heads = [f"{port.dtype}/{len(port.shape)}/{port.role}" for port in ports]
         return "; ".join([*heads, *(text(node) for node in nodes), *(refs[node] for node in outputs)])
 
@@ -261,6 +312,52 @@ class Carver:
         # The target's importer for its own operator would win over our plugin without a word.
         base = f"{base}Region" if self._is_builtin(base) else base
         return next(name for name in _numbered(base) if name not in taken and not self._is_builtin(name))
+
+
+def make_region(
+    root: torch.fx.GraphModule,
+    nodes: Sequence[torch.fx.Node],
+    inputs: Sequence[torch.fx.Node],
+    outputs: Sequence[torch.fx.Node],
+    *,
+    name: str,
+    namespace: str,
+    refusal: Refusal,
+    head: torch.fx.Node,
+    signature: str,
+    border: Border,
+    body: torch.fx.GraphModule | None = None,
+) -> CarvedRegion:
+    """Give the region of a set of nodes, without a site yet.
+
+    Args:
+        root: Holds the nodes.
+        nodes: In graph order.
+        inputs: What enters.
+        outputs: What leaves.
+        name: Of the plugin.
+        namespace: Of the plugin.
+        refusal: Why it is carved.
+        head: Its most telling operator.
+        signature: See :class:`CarvedRegion`.
+        border: What the target lets pass.
+        body: What computes it; the nodes as they are if not given.
+    """
+    body = extract_body(root, nodes, inputs, outputs) if body is None else body
+    operators = [node for node in _with_inner(nodes, root) if node.target is not operator.getitem]
+    op, library = _define(name, body, len(inputs), len(outputs))
+    return CarvedRegion(
+        name=name,
+        namespace=namespace,
+        op=op,
+        body=body,
+        refusal=refusal,
+        aten_op=_op_name(head),
+        aten_ops=tuple(_op_name(node) for node in operators),
+        signature=signature,
+        cannot_be_plugin=_why_no_plugin(operators, inputs, outputs, border),
+        library=library,
+    )
 
 
 class _Ref(str):
@@ -326,7 +423,7 @@ def _define(name: str, body: torch.fx.GraphModule, inputs: int, outputs: int) ->
     """Register the region as an operator of torch, with the body as implementation and as shape function."""
     unique = f"{name}_{next(_serial)}"
     returns = "Tensor" if outputs == 1 else "(" + ", ".join(["Tensor"] * outputs) + ")"
-    library = torch.library.Library(_TORCH_NAMESPACE, "FRAGMENT")
+    library = torch.library.Library(torch_adapter.REGION_NAMESPACE, "FRAGMENT")
     library.define(f"{unique}({', '.join(f'Tensor in{index}' for index in range(inputs))}) -> {returns}")
 
     def run(*tensors: torch.Tensor) -> Any:
@@ -335,8 +432,8 @@ def _define(name: str, body: torch.fx.GraphModule, inputs: int, outputs: int) ->
         return result.clone() if outputs == 1 else tuple(tensor.clone() for tensor in result)
 
     library.impl(unique, run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"{_TORCH_NAMESPACE}::{unique}", run, lib=library)
-    return getattr(getattr(torch.ops, _TORCH_NAMESPACE), unique).default, library
+    torch.library.register_fake(f"{torch_adapter.REGION_NAMESPACE}::{unique}", run, lib=library)
+    return getattr(getattr(torch.ops, torch_adapter.REGION_NAMESPACE), unique).default, library
 
 
 def _why_no_plugin(

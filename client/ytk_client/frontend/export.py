@@ -11,7 +11,7 @@ from ytk_core.errors import ToolkitError, UserError
 from ytk_core.formats.prepare_outputs import CandidateReason
 from ytk_core.node_contracts import UNNAMED_DOMAIN
 
-from ytk_client.frontend import legality, prescan, torch_adapter
+from ytk_client.frontend import forms, legality, prescan, torch_adapter
 from ytk_client.frontend.carve import Carver, Site
 from ytk_client.frontend.lower_opset import LOWEST_OPSET, expand_cast_like, lower_to_opset_17
 from ytk_client.frontend.refusals import Refusal
@@ -48,6 +48,7 @@ def export(program: torch.export.ExportedProgram, carver: Carver, profile: Targe
         model = torch_adapter.optimize(model)
         # A graph of nothing but placeholders loses the import of the standard operators, which its readers expect.
         model.opset_imports.setdefault("", torch_adapter.EXPORTER_OPSET)
+        forms.remember(model)
         expand_cast_like(model)
         not_lowered = lower_to_opset_17(model) if profile.opset <= LOWEST_OPSET else []
         late = prescan.target_refusals(model, profile, program, not_lowered)

@@ -6,10 +6,11 @@ This is the only place where it is executed: locally, by the one who wrote it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,18 +32,24 @@ _EXPECTED = (
 class LoadedModel:
     """A model in eval mode and its example inputs.
 
-    ``args`` are the positional and ``kwargs`` the keyword arguments of ``forward``: tensors of any shape and dtype.
+    ``args`` are the positional and ``kwargs`` the keyword arguments of ``forward``: tensors of any shape and dtype, or
+    tuples, lists, dicts and dataclasses of tensors.
     """
 
     path: Path
     module: torch.nn.Module
-    args: tuple[torch.Tensor, ...]
-    kwargs: Mapping[str, torch.Tensor]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
 
     @property
     def flat_args(self) -> tuple[torch.Tensor, ...]:
-        """Positional, then keyword arguments: the order of the exported graph's inputs."""
-        return (*self.args, *self.kwargs.values())
+        """All tensors of the positional, then of the keyword arguments: the order of the exported graph's inputs."""
+        return tuple(_flatten((self.args, dict(self.kwargs)))[0])
+
+    def with_inputs(self, flat: Sequence[torch.Tensor]) -> LoadedModel:
+        """Give the same model with other example inputs, in the order of :attr:`flat_args`."""
+        args, kwargs = _unflatten(list(flat), (self.args, dict(self.kwargs)))
+        return LoadedModel(self.path, self.module, args, kwargs)
 
     def call(self, flat: tuple[torch.Tensor, ...]) -> Any:
         """Run forward on inputs in the order of :attr:`flat_args` and give what it returns.
@@ -52,11 +59,12 @@ class LoadedModel:
         """
         import torch
 
-        count = len(self.args)
         # The model gets copies: one that writes to its inputs must not change the reference.
-        inputs = [tensor.clone() for tensor in flat]
+        args, kwargs = _unflatten([tensor.clone() for tensor in flat], (self.args, dict(self.kwargs)))
         with torch.no_grad(), user_output_to_stderr(), _blamed("model_forward_failed", "forward() raised", self.path):
-            return self.module(*inputs[:count], **dict(zip(self.kwargs, inputs[count:], strict=True)))
+            result = self.module(*args, **kwargs)
+        register_dataclasses(result)
+        return result
 
 
 def load_model(path: Path, *, seed: int = 0) -> LoadedModel:
@@ -170,11 +178,47 @@ def _check_module(module: Any, path: Path) -> None:
         raise UserError(msg, code="model_incomplete", hint=_EXPECTED)
 
 
-def _checked_args(raw: Any, path: Path) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
-    """Sort what get_fwd_args() gave into positional and keyword arguments: a tensor, a sequence of tensors, or a dict."""
+def _flatten(tree: Any) -> tuple[list[torch.Tensor], Any]:
     import torch
 
-    hint = "Return a tuple of tensors (positional) or a dict of tensors (by name)."
+    leaves, spec = torch.utils._pytree.tree_flatten(tree)  # noqa: SLF001 - torch's pytree has no public name
+    return leaves, spec
+
+
+def _unflatten(leaves: list[torch.Tensor], like: Any) -> Any:
+    import torch
+
+    return torch.utils._pytree.tree_unflatten(leaves, _flatten(like)[1])  # noqa: SLF001 - as above
+
+
+def register_dataclasses(value: Any) -> None:
+    """Make the dataclasses in a value known to torch, which otherwise takes each for one opaque leaf."""
+    import torch
+
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        # The user's code may have done it; torch warns of a second time.
+        if type(value) not in torch.utils._pytree.SUPPORTED_NODES:  # noqa: SLF001 - torch's pytree has no public name
+            torch.export.register_dataclass(type(value))
+        inner = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    elif isinstance(value, Mapping):
+        inner = list(value.values())
+    elif isinstance(value, (tuple, list)):
+        inner = list(value)
+    else:
+        return
+    for item in inner:
+        register_dataclasses(item)
+
+
+def _checked_args(raw: Any, path: Path) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Sort what get_fwd_args() gave into positional and keyword arguments.
+
+    A tensor, a sequence (positional) or a dict (by name); each argument is a tensor or a tuple, list, dict or dataclass
+    of tensors.
+    """
+    import torch
+
+    hint = "Return a tuple of arguments (positional) or a dict of arguments (by name): tensors, or tuples, lists, dicts and dataclasses of tensors."
     if isinstance(raw, torch.Tensor):
         raw = (raw,)
     if isinstance(raw, Mapping):
@@ -186,14 +230,24 @@ def _checked_args(raw: Any, path: Path) -> tuple[tuple[torch.Tensor, ...], dict[
         raise UserError(msg, code="model_bad_args", hint=hint)
     if not named:
         raise UserError(f"get_fwd_args() in {path} returned no argument at all", code="model_bad_args", hint=hint)
+    values = []
     for label, value in named:
-        if not isinstance(value, torch.Tensor):
-            msg = f"get_fwd_args() in {path}: {label} is {type(value).__name__}, not a tensor"
-            raise UserError(msg, code="model_bad_args", hint=hint + " Constants belong into Model.")
-        if value.is_sparse or value.is_complex() or value.is_quantized:
-            msg = f"get_fwd_args() in {path}: {label} is a {value.layout} {value.dtype} tensor"
-            raise UserError(msg, code="model_bad_args", hint="Engines take dense real tensors.")
-    values = [value.detach() for _, value in named]
+        register_dataclasses(value)
+        leaves = _flatten(value)[0]
+        for leaf in leaves:
+            _check_leaf(leaf, f"{label} is" if leaf is value else f"{label} holds", path, hint)
+        values.append(_unflatten([leaf.detach() for leaf in leaves], value))
     if isinstance(raw, Mapping):
         return (), dict(zip((name for name, _ in named), values, strict=True))
     return tuple(values), {}
+
+
+def _check_leaf(leaf: Any, label: str, path: Path, hint: str) -> None:
+    import torch
+
+    if not isinstance(leaf, torch.Tensor):
+        msg = f"get_fwd_args() in {path}: {label} {type(leaf).__name__}, not a tensor"
+        raise UserError(msg, code="model_bad_args", hint=hint + " Constants belong into Model.")
+    if leaf.is_sparse or leaf.is_complex() or leaf.is_quantized:
+        msg = f"get_fwd_args() in {path}: {label} a {leaf.layout} {leaf.dtype} tensor"
+        raise UserError(msg, code="model_bad_args", hint="Engines take dense real tensors.")

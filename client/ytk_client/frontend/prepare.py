@@ -5,6 +5,7 @@ Nothing heavy is imported before :func:`prepare` runs.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import time
@@ -13,23 +14,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ytk_core.dtypes import DType
-from ytk_core.errors import ToolkitError, UserError
+from ytk_core.errors import NotAvailableError, UserError
 from ytk_core.formats.benchmark import BenchmarkRow
 from ytk_core.formats.prepare_outputs import Candidate, PluginRow, write_candidates, write_fx_nodes, write_plugins
 from ytk_core.formats.reference import Reference, Sample, TensorInfo, write_reference
 from ytk_core.formats.verify_report import OutputAccuracy
 
 from ytk_client.frontend.artifacts import OutputPaths, Staging, disk_errors, own_candidate_files
+from ytk_client.frontend.dynamic import parse_dynamic
+from ytk_client.frontend.selectors import Selector, parse_selectors
 
 if TYPE_CHECKING:
     import torch
     from ytk_core.targets import TargetProfile
 
     from ytk_client.frontend.carve import Carver
-    from ytk_client.frontend.growth import Border
+    from ytk_client.frontend.dryrun import DryRunReport
     from ytk_client.frontend.load_model import LoadedModel
-    from ytk_client.frontend.naming import BorderNames
+    from ytk_client.frontend.opened import OpenedModel
     from ytk_client.frontend.recording import Recording
 
 DEFAULT_NAMESPACE = "yasp"
@@ -40,7 +42,10 @@ class PrepareRequest:
     """What to prepare and where to write it.
 
     ``arch`` or ``profile`` choose the target (an arch spec, or a profile name such as ``trt86``); neither means
-    :data:`ytk_core.targets.DEFAULT_PROFILE`, the strictest. ``torch_timing_budget_s`` of 0 leaves the torch row out of the reference.
+    :data:`ytk_core.targets.DEFAULT_PROFILE`, the strictest. ``plugins`` are selectors of regions to carve
+    (:mod:`ytk_client.frontend.selectors`), ``dynamic`` input axes with their ranges
+    (:mod:`ytk_client.frontend.dynamic`). ``debug_taps`` adds a copy of the graph that gives out what enters and leaves
+    every plugin. ``torch_timing_budget_s`` of 0 leaves the torch row out of the reference.
     """
 
     model: Path
@@ -50,6 +55,9 @@ class PrepareRequest:
     arch: str | None = None
     profile: str | None = None
     namespace: str = DEFAULT_NAMESPACE
+    plugins: tuple[str, ...] = ()
+    dynamic: tuple[str, ...] = ()
+    debug_taps: bool = False
     samples: int = 3
     seed: int = 0
     torch_timing_budget_s: float = 2.0
@@ -93,6 +101,29 @@ def prepare(request: PrepareRequest, on_phase: Callable[[str], None] = lambda _t
         BoardError: ``disk_full``.
     """
     paths = OutputPaths(request.onnx_out, request.npz_out, request.reference_out)
+    profile, selectors = _checked(request)
+    with disk_errors(paths), Staging() as staging:
+        return _Run(request, paths, profile, staging, selectors, on_phase).run()
+
+
+def dry_run(request: PrepareRequest, on_phase: Callable[[str], None] = lambda _text: None) -> DryRunReport:
+    """Do everything that :func:`prepare` does but write, and tell what it would carve and rewrite.
+
+    Raises:
+        UserError: As :func:`prepare`.
+        NotAvailableError: torch is not installed.
+    """
+    profile, selectors = _checked(request)
+    if importlib.util.find_spec("torch") is None:
+        msg = "prepare runs the model and needs torch, which is not installed"
+        raise NotAvailableError(msg, hint="pip install 'yasp-toolkit[torch]'")
+    from ytk_client.frontend import dryrun
+
+    return dryrun.dry_run(request, profile, selectors, lambda _name, text: on_phase(text) if text else None)
+
+
+def _checked(request: PrepareRequest) -> tuple[TargetProfile, list[Selector]]:
+    """Check what needs no torch."""
     if request.samples < 1:
         raise UserError(
             f"--samples is {request.samples}", code="bad_option", hint="At least 1: the model's own example inputs."
@@ -106,10 +137,11 @@ def prepare(request: PrepareRequest, on_phase: Callable[[str], None] = lambda _t
     if not re.fullmatch(r"[A-Za-z]\w*", request.namespace) or request.namespace in profile.domains:
         msg = f"--namespace is {request.namespace!r}"
         raise UserError(msg, code="bad_option", hint="A letter, then letters, digits and _; none of the target's own.")
+    selectors = parse_selectors(request.plugins)
+    parse_dynamic(request.dynamic)
     # Read when torch is loaded: its idle threads must sleep, spinning ones on a shared host cost a hundredfold.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    with disk_errors(paths), Staging() as staging:
-        return _Run(request, paths, profile, staging, on_phase).run()
+    return profile, selectors
 
 
 class _Run:
@@ -121,9 +153,11 @@ class _Run:
         paths: OutputPaths,
         profile: TargetProfile,
         staging: Staging,
+        selectors: list[Selector],
         on_phase: Callable[[str], None],
     ) -> None:
         self._request = request
+        self._selectors = selectors
         self._paths = paths
         self._profile = profile
         self._staging = staging
@@ -133,49 +167,33 @@ class _Run:
         self._started: tuple[str, float] | None = None
 
     def run(self) -> PrepareReport:
-        from ytk_client.frontend import export as exporting
-        from ytk_client.frontend import fx_nodes, regions, torch_adapter
-        from ytk_client.frontend.capture import capture
-        from ytk_client.frontend.carve import Carver
-        from ytk_client.frontend.comparison import Comparison
-        from ytk_client.frontend.load_model import load_model
-        from ytk_client.frontend.samples import reference_inputs
-        from ytk_client.frontend.weights import write_model
+        from ytk_client.frontend import fx_nodes, regions
+        from ytk_client.frontend.faithful import Samples, export_faithfully
+        from ytk_client.frontend.opened import open_model
 
-        request, paths = self._request, self._paths
-        self._phase("load", f"loading {request.model}")
-        model = load_model(request.model)
-        inputs = reference_inputs(model.flat_args, count=request.samples, seed=request.seed)
-        truth = [self._flat_outputs(model, sample) for sample in inputs]
-        self._phase("capture", "capturing the model")
-        program = torch_adapter.decompose(capture(model))
-        self._refuse_mutation(program)
-        names = self._border_names(program, model)
-        torch_adapter.drop_constant_outputs(program)
-        nodes = fx_nodes.snapshot(program, model.path)
-        self._phase("export", f"exporting for {self._profile.name}")
-        carver = Carver(
-            program,
-            namespace=request.namespace,
-            is_builtin=self._profile.is_builtin,
-            border=_border(self._profile),
-            can_vary=regions.can_vary,
-        )
-        graph = exporting.export(program, carver, self._profile)
-        exporting.name_borders(graph, names.inputs, names.outputs)
-        onnx_names = exporting.annotate(graph, carver)
-        exporting.strip_graph_metadata(graph)
+        paths = self._paths
+        opened = open_model(self._request, self._profile, self._selectors, self._phase)
+        self._notes += opened.notes
+        model, carver, names, inputs, truth = opened.model, opened.carver, opened.names, opened.inputs, opened.truth
         # The npz goes first, so that at no moment an ONNX refers to data that is not there yet.
         npz_path, onnx_path = self._staging.path_for(paths.npz), self._staging.path_for(paths.onnx)
-        write_model(graph, onnx_path, npz_path)
-        self._phase("compare", "comparing the exported graph with torch")
-        comparison = Comparison(program, carver, onnx_path, names, onnx_names)
-        accuracy = comparison.run(inputs, truth, model.path)
+        exported = export_faithfully(
+            opened.program,
+            carver,
+            self._profile,
+            names,
+            Samples(inputs, truth),
+            onnx_path=onnx_path,
+            npz_path=npz_path,
+            model_path=model.path,
+            on_phase=self._phase,
+        )
+        graph, onnx_names, comparison = exported.graph, exported.onnx_names, exported.comparison
         self._phase("regions", "writing the regions")
         rows, candidates = self._write_regions(carver, model, onnx_names, comparison.first)
         carved = carver.carved
         finished = fx_nodes.finish(
-            nodes,
+            opened.nodes,
             {name: placeholder for name, (placeholder, _) in carved.items()},
             {name: site for name, (_, site) in carved.items()},
             graph,
@@ -184,9 +202,13 @@ class _Run:
         self._phase("torch timing", "timing torch on this host")
         row = self._time_torch(model.path)
         self._phase("write", "writing")
-        self._write_reference(names, inputs, truth, row, model.path)
+        outputs = [names.pick(sample) for sample in truth]
+        self._write_reference(paths.reference, names.inputs, names.outputs, inputs, outputs, row, model.path)
+        if self._request.debug_taps:
+            self._write_taps(opened, onnx_names, onnx_path, row)
         write_plugins(self._staging.path_for(paths.plugins), rows)
         stale = own_candidate_files(paths, regions.SUFFIXES) | ({paths.candidates} if not rows else set())
+        stale |= {paths.debug_onnx, paths.debug_reference}
         self._staging.commit(sorted(stale))
         self._phase(None, "")
         return PrepareReport(
@@ -196,7 +218,7 @@ class _Run:
             profile=self._profile.name,
             opset=graph.opset_imports[""],
             evaluator=comparison.evaluator,
-            accuracy=tuple(accuracy),
+            accuracy=tuple(exported.accuracy),
             notes=tuple(self._notes),
             seconds=self._seconds,
         )
@@ -206,50 +228,11 @@ class _Run:
     def _phase(self, name: str | None, text: str) -> None:
         now = time.perf_counter()
         if self._started is not None:
-            self._seconds[self._started[0]] = now - self._started[1]
+            # Export and comparison alternate where the comparison finds something to carve.
+            self._seconds[self._started[0]] = self._seconds.get(self._started[0], 0.0) + now - self._started[1]
         self._started = (name, now) if name else None
         if text:
             self._on_phase(text)
-
-    def _flat_outputs(self, model: LoadedModel, sample: tuple[torch.Tensor, ...]) -> list[torch.Tensor | None]:
-        """Run the model; tensors in flattened order, None for an output that is no tensor."""
-        import torch
-
-        from ytk_client.frontend.torch_adapter import flatten_output
-
-        leaves = flatten_output(model.call(sample))
-        if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
-            kinds = ", ".join(sorted({type(leaf).__name__ for leaf in leaves})) or "nothing"
-            msg = f"forward() in {model.path} returned no tensor but {kinds}"
-            raise UserError(msg, code="model_bad_output", hint="Return a tensor, or a tuple or dict of tensors.")
-        return [leaf.detach() if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
-
-    @staticmethod
-    def _refuse_mutation(program: torch.export.ExportedProgram) -> None:
-        from ytk_client.frontend.torch_adapter import mutated_names
-
-        mutated = mutated_names(program)
-        if mutated:
-            msg = f"forward() writes to {', '.join(mutated)}: an engine keeps no state between calls"
-            hint = "Pass the state in and return it as an output, or compute with a copy (x = x.clone())."
-            raise UserError(msg, code="model_mutates_state", hint=hint)
-
-    def _border_names(self, program: torch.export.ExportedProgram, model: LoadedModel) -> BorderNames:
-        from ytk_client.frontend import torch_adapter
-        from ytk_client.frontend.naming import BorderNames, output_names
-
-        values = torch_adapter.user_output_names(program)
-        paths = torch_adapter.output_paths(program.call_spec.out_spec)
-        kept = [index for index, value in enumerate(values) if value is not None]
-        if len(kept) < len(values):
-            lost = ["/".join(map(str, paths[index])) for index in range(len(values)) if index not in kept]
-            self._notes.append(f"outputs that are no tensors are left out: {', '.join(lost)}")
-        inputs = torch_adapter.user_input_names(program)
-        if len(inputs) != len(model.flat_args):
-            msg = f"the program has inputs {inputs}, the model was given {len(model.flat_args)} tensors"
-            raise ToolkitError(msg, code="input_mismatch")
-        outputs = output_names([paths[index] for index in kept], inputs)
-        return BorderNames(inputs, outputs, kept)
 
     def _write_regions(
         self, carver: Carver, model: LoadedModel, onnx_names: dict[str, str], recording: Recording | None
@@ -276,6 +259,7 @@ class _Run:
                     sites=len(region.sites),
                     namespace=region.namespace,
                     version=region.version,
+                    selector=region.selector,
                 )
             )
         if rows:
@@ -292,11 +276,36 @@ class _Run:
             self._notes.append(f"no torch row in the reference: {problem}")
         return row
 
+    def _write_taps(
+        self, opened: OpenedModel, onnx_names: dict[str, str], onnx_path: Path, row: BenchmarkRow | None
+    ) -> None:
+        """Write the copy of the graph with every plugin boundary as an output, and the reference for it."""
+        from ytk_client.frontend.debug_taps import write_debug_graph
+        from ytk_client.frontend.recording import record
+
+        paths, names = self._paths, opened.names
+        taps = write_debug_graph(onnx_path, self._staging.path_for(paths.debug_onnx))
+        if not taps:
+            self._notes.append("--debug-taps: the graph has no plugin, so the debug copy has no taps")
+        sites = {onnx: fx for fx, onnx in onnx_names.items()}
+        outputs = []
+        for given, truth in zip(opened.inputs, opened.truth, strict=True):
+            found = record(opened.program, given, list(onnx_names)).sites
+            records = [(found[sites[tap.node]], tap) for tap in taps]
+            values = [(site.inputs if tap.is_input else site.outputs)[tap.index] for site, tap in records]
+            outputs.append([*names.pick(truth), *values])
+        all_names = [*names.outputs, *(tap.name for tap in taps)]
+        self._write_reference(
+            paths.debug_reference, names.inputs, all_names, opened.inputs, outputs, row, opened.model.path
+        )
+
     def _write_reference(
         self,
-        names: BorderNames,
+        path: Path,
+        input_names: Sequence[str],
+        output_names: Sequence[str],
         inputs: Sequence[tuple[torch.Tensor, ...]],
-        truth: Sequence[list[torch.Tensor | None]],
+        outputs: Sequence[Sequence[torch.Tensor]],
         row: BenchmarkRow | None,
         model_path: Path,
     ) -> None:
@@ -306,11 +315,10 @@ class _Run:
 
         from ytk_client.frontend.tensors import to_storage
 
-        outputs = [names.pick(sample) for sample in truth]
         samples = tuple(
             Sample(
-                inputs={name: to_storage(tensor) for name, tensor in zip(names.inputs, given, strict=True)},
-                outputs={name: to_storage(tensor) for name, tensor in zip(names.outputs, wanted, strict=True)},
+                inputs={name: to_storage(tensor) for name, tensor in zip(input_names, given, strict=True)},
+                outputs={name: to_storage(tensor) for name, tensor in zip(output_names, wanted, strict=True)},
             )
             for given, wanted in zip(inputs, outputs, strict=True)
         )
@@ -323,26 +331,20 @@ class _Run:
             "target_profile": self._profile.name,
         }
         reference = Reference(
-            inputs=_infos(names.inputs, inputs),
-            outputs=_infos(names.outputs, outputs),
+            inputs=_infos(input_names, inputs),
+            outputs=_infos(output_names, outputs),
             samples=samples,
             torch_benchmark=row,
             info=info,
         )
-        write_reference(self._staging.path_for(self._paths.reference), reference)
+        write_reference(self._staging.path_for(path), reference)
 
     def _written(self, has_regions: bool) -> tuple[Path, ...]:
         paths = self._paths
-        written = (paths.onnx, paths.npz, paths.reference, paths.plugins, paths.fx_nodes)
+        written: tuple[Path, ...] = (paths.onnx, paths.npz, paths.reference, paths.plugins, paths.fx_nodes)
+        if self._request.debug_taps:
+            written += (paths.debug_onnx, paths.debug_reference)
         return (*written, paths.candidates_dir) if has_regions else written
-
-
-def _border(profile: TargetProfile) -> Border:
-    """Give what a target passes to plugins: its own types, and those that it stores in one of its own."""
-    from ytk_client.frontend.growth import MAX_PLUGIN_RANK, Border
-
-    dtypes = frozenset(dtype for dtype in DType if profile.narrowed.get(dtype, dtype) in profile.dtypes)
-    return Border(dtypes, min(profile.max_rank or MAX_PLUGIN_RANK, MAX_PLUGIN_RANK))
 
 
 def _infos(names: Sequence[str], samples: Sequence[Sequence[torch.Tensor]]) -> tuple[TensorInfo, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from ytk_core.formats.plugin_meta import ConstantAxis, Role
+from ytk_core.formats.plugin_meta import ConstantAxis, Extent, Role
 from ytk_core.formats.prepare_outputs import CallSite, Candidate, NodeInput, TensorShape
 from ytk_core.formats.region import EXTRA_FILE, RegionSpec, RegionTensor, encode_region_spec, region_digest
 from ytk_core.formats.weights_npz import write_weights
@@ -90,6 +90,21 @@ def region_spec(region: CarvedRegion) -> RegionSpec:
         torch_version=str(torch.__version__),
         module_path=region.sites[0].module_path,
         sites=len(region.sites),
+        extents=_extents(region),
+    )
+
+
+def _extents(region: CarvedRegion) -> tuple[Extent, ...]:
+    """Give the range of each input axis that ``--dynamic`` made dynamic, over all sites."""
+    found: dict[tuple[int, int], tuple[int, int, int]] = {}
+    for site in region.sites:
+        for index, port in enumerate(site.inputs):
+            for axis, low, opt, high in port.ranges:
+                first = found.get((index, axis), (low, opt, high))
+                found[index, axis] = (min(low, first[0]), first[1], max(high, first[2]))
+    return tuple(
+        Extent(input=index, axis=axis, min=low, opt=opt, max=high)
+        for (index, axis), (low, opt, high) in sorted(found.items())
     )
 
 
@@ -103,7 +118,13 @@ def _tensors(ports: Sequence[Sequence[Port]], prefix: str) -> tuple[RegionTensor
             shape=tuple(max(extent, 0) for extent in port.shape),
             role=port.role,
             dynamic_axes=tuple(
-                sorted({*dynamic[index], *(axis for axis, extent in enumerate(port.shape) if extent < 0)})
+                sorted(
+                    {
+                        *dynamic[index],
+                        *(axis for axis, extent in enumerate(port.shape) if extent < 0),
+                        *(entry[0] for entry in port.ranges),
+                    }
+                )
             ),
         )
         for index, port in enumerate(ports[0])
@@ -204,6 +225,7 @@ def candidate(
             for axis, extent in enumerate(tensor.shape)
             if axis not in tensor.dynamic_axes
         ),
+        extents=spec.extents,
         op_inventory=dict(Counter(region.aten_ops)),
         region_digest=spec.digest,
         gaia_input=gaia_input,
@@ -213,7 +235,8 @@ def candidate(
 
 def _shape(port: Port) -> TensorShape:
     return TensorShape(
-        dtype=port.dtype, shape=tuple("data-dependent" if extent < 0 else extent for extent in port.shape)
+        dtype=port.dtype,
+        shape=tuple("data-dependent" if extent < 0 else extent for extent in port.shape),
     )
 
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ytk_core.archspec import ArchSpec
 from ytk_core.formats.prepare_outputs import Candidate, PluginRow
 
+if TYPE_CHECKING:
+    from ytk_client.frontend.dryrun import DryRunReport
+
+CARVE_COLUMNS = ("REGION", "SITES", "OPERATORS", "SHAPES", "GAIA_INPUT")
+DRY_RUN_COLUMNS = ("PLUGIN", "OPERATOR", "SITES", "REASON", "MODULE", "LINE")
 COLUMNS = ("PLUGIN", "HAS_PLUGIN", "PLACEHOLDER", "GAIA_INPUT")
 
 
@@ -16,10 +22,54 @@ def table_rows(rows: Sequence[PluginRow]) -> list[tuple[str, str, str, str]]:
     return [(row.name, "true" if row.has_plugin else "false", row.placeholder, row.gaia_input or "-") for row in rows]
 
 
+def carve_rows(rows: Sequence[PluginRow], candidates: Sequence[Candidate]) -> list[tuple[str, ...]]:
+    """Give the cells of the carve: the regions that selectors asked for, none if there was no selector."""
+    by_op = {candidate.proposed_op: candidate for candidate in candidates}
+    found: list[tuple[str, ...]] = []
+    for row in rows:
+        if row.selector is not None:
+            each = by_op[row.placeholder]
+            operators = ", ".join(f"{op.split('::')[-1]} x{count}" for op, count in sorted(each.op_inventory.items()))
+            shapes = dict.fromkeys(
+                "x".join(map(str, site.inputs[0].shape)) for site in each.call_site_shapes if site.inputs
+            )
+            found.append((row.name, str(row.sites), operators, ", ".join(shapes), row.gaia_input or "-"))
+    return found
+
+
+def dry_run_rows(found: DryRunReport) -> list[tuple[str, ...]]:
+    """Give the cells of a dry run's table: what would be carved."""
+    return [
+        (
+            each.placeholder,
+            each.op,
+            str(each.sites),
+            each.reason_class + (", no plugin possible" if each.cannot_be_plugin else ""),
+            each.module_path or "(top)",
+            each.source_line or "-",
+        )
+        for each in found.carved
+    ]
+
+
+def dry_run_lines(found: DryRunReport) -> list[str]:
+    """Say the rest of a dry run: coverage, what is rewritten, why something is carved."""
+    lines = [
+        f"  coverage   {found.coverage_percent:g} % of {found.operators} operators for {found.profile}, opset {found.opset}"
+    ]
+    lines += [f"  carve      {each.placeholder}: {each.reason}" for each in found.unsupported]
+    lines += [
+        f"  rewrite    {each.op} x{each.count} -> {', '.join(each.becomes) or 'nothing'}" for each in found.rewritten
+    ]
+    return [*lines, f"  supported  {', '.join(f'{op} x{count}' for op, count in found.supported.items()) or '-'}"]
+
+
 def panel_title(rows: Sequence[PluginRow]) -> str:
     """Give the heading of the warning."""
     count = len(rows)
-    return f"{count} unsupported operator{'s' if count > 1 else ''}: no engine until {'they have' if count > 1 else 'it has'} a plugin"
+    kinds = {"unsupported operator" if row.selector is None else "selected region" for row in rows}
+    what = f"{kinds.pop()}{'s' if count > 1 else ''}" if len(kinds) == 1 else "operators and regions"
+    return f"{count} {what}: no engine until {'they have' if count > 1 else 'it has'} a plugin"
 
 
 def panel_lines(

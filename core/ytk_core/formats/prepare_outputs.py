@@ -15,7 +15,7 @@ import msgspec
 from ytk_core.dtypes import DType
 from ytk_core.errors import FormatError
 from ytk_core.formats import codec
-from ytk_core.formats.plugin_meta import ConstantAxis, Role
+from ytk_core.formats.plugin_meta import ConstantAxis, Extent, Role
 
 SCHEMA_VERSION = 1
 _HINT = "Make it again with `ytk embedded prepare`."
@@ -100,6 +100,8 @@ class Candidate(_Struct, frozen=True, kw_only=True):
     rule: str | None = None
     parameters: dict[str, Any] = {}
     constant_axes: tuple[ConstantAxis, ...] = ()
+    extents: tuple[Extent, ...] = ()
+    """The range of each input axis that ``--dynamic`` made dynamic; ``call_site_shapes`` has the usual extent."""
     op_inventory: dict[str, int] = {}
     gaia_input: str | None = None
     cannot_be_plugin: str | None = None

@@ -17,7 +17,7 @@ from ytk_core.digests import digest_bytes
 from ytk_core.dtypes import DType
 from ytk_core.errors import FormatError
 from ytk_core.formats import codec
-from ytk_core.formats.plugin_meta import Role
+from ytk_core.formats.plugin_meta import Extent, Role
 
 SCHEMA_VERSION = 1
 EXTRA_FILE = "ytk_region.json"
@@ -48,6 +48,8 @@ class RegionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     torch_version: str
     module_path: str = ""
     sites: int = 1
+    extents: tuple[Extent, ...] = ()
+    """The range of each input axis that is dynamic in the engine, not only between sites."""
 
 
 def region_digest(

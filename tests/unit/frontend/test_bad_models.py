@@ -44,7 +44,7 @@ def refused(run_prepare, source: str) -> UserError:
             ["model.py:7", "ValueError: no"],
         ),
         (GOOD_MODEL + "def get_fwd_args():\n    return (1, 2)\n", "model_bad_args", ["argument 0 is int"]),
-        (GOOD_MODEL + "def get_fwd_args():\n    return {'x': [1.0]}\n", "model_bad_args", ["x is list"]),
+        (GOOD_MODEL + "def get_fwd_args():\n    return {'x': [1.0]}\n", "model_bad_args", ["x holds float"]),
         (GOOD_MODEL + "def get_fwd_args():\n    return 'x'\n", "model_bad_args", ["str"]),
         (GOOD_MODEL + "def get_fwd_args():\n    return ()\n", "model_bad_args", ["no argument"]),
         (GOOD_MODEL + "def get_fwd_args():\n    return (torch.randn(3).to_sparse(),)\n", "model_bad_args", ["sparse"]),

@@ -1,0 +1,118 @@
+"""``--dynamic``: which input axes may differ at run time, and in which range."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ytk_core.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+    from ytk_client.frontend.load_model import LoadedModel
+
+FORM = "INPUT:AXIS=MIN,OPT,MAX"
+_TEXT = re.compile(r"(?P<input>\w+):(?P<axis>\d+)=(?P<min>\d+),(?P<opt>\d+),(?P<max>\d+)")
+
+
+@dataclass(frozen=True)
+class DynamicAxis:
+    """One axis of one input with its smallest, usual and largest extent; engines are tuned for ``opt``."""
+
+    text: str
+    input: str
+    axis: int
+    min: int
+    opt: int
+    max: int
+
+
+def parse_dynamic(texts: Sequence[str]) -> list[DynamicAxis]:
+    """Parse all ``--dynamic`` of a command line.
+
+    Raises:
+        UserError: ``bad_dynamic``: not of the form, extents out of order, or an axis given twice.
+    """
+    found: dict[tuple[str, int], DynamicAxis] = {}
+    for text in texts:
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise _error(text, f"is not of the form {FORM}")
+        axis = DynamicAxis(text, match["input"], *(int(match[key]) for key in ("axis", "min", "opt", "max")))
+        if not 1 <= axis.min <= axis.opt <= axis.max:
+            raise _error(text, "has extents out of order")
+        if axis.min == axis.max:
+            raise _error(text, f"allows only the extent {axis.min}, so it is not dynamic")
+        if found.setdefault((axis.input, axis.axis), axis) is not axis:
+            raise _error(text, "names an axis for the second time")
+    return list(found.values())
+
+
+def _error(text: str, problem: str) -> UserError:
+    return UserError(f"--dynamic {text!r} {problem}", code="bad_dynamic", hint="For example x:0=1,4,8.")
+
+
+def input_names(model: LoadedModel) -> list[str]:
+    """Name the inputs in order, as the graph will: an argument's name, keys and indices of nested ones after ``_``."""
+    import torch
+
+    from ytk_client.frontend import torch_adapter
+
+    bound = inspect.signature(model.module.forward).bind(*model.args, **model.kwargs)
+    paths = torch_adapter.leaf_paths(dict(bound.arguments))
+    return [re.sub(r"\W+", "_", "_".join(map(str, path))) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
+
+
+def resolve(axes: Sequence[DynamicAxis], model: LoadedModel) -> dict[int, list[DynamicAxis]]:
+    """Give the dynamic axes by the input's position.
+
+    Raises:
+        UserError: ``bad_dynamic``: no such input or axis.
+    """
+    names = input_names(model)
+    found: dict[int, list[DynamicAxis]] = {}
+    for each in axes:
+        if each.input not in names:
+            raise _error(each.text, f"names no input; there are {', '.join(names)}")
+        position = names.index(each.input)
+        rank = model.flat_args[position].dim()
+        if each.axis >= rank:
+            raise _error(each.text, f"names axis {each.axis} of an input of rank {rank}")
+        found.setdefault(position, []).append(each)
+    return found
+
+
+def at_extents(
+    inputs: Sequence[torch.Tensor], axes: dict[int, list[DynamicAxis]], which: str
+) -> tuple[torch.Tensor, ...]:
+    """Bring inputs to the ``min``, ``opt`` or ``max`` extents, by leaving out or repeating what is there."""
+    return tuple(_resized(tensor, axes.get(index, ()), which) for index, tensor in enumerate(inputs))
+
+
+def _resized(tensor: torch.Tensor, axes: Sequence[DynamicAxis], which: str) -> torch.Tensor:
+    import torch
+
+    for each in axes:
+        old = tensor.shape[each.axis]
+        if old == 0:
+            raise _error(each.text, "names an axis that is empty in get_fwd_args()")
+        index = torch.arange(getattr(each, which)) % old
+        tensor = tensor.index_select(each.axis, index)
+    return tensor
+
+
+def export_shapes(model: LoadedModel, axes: dict[int, list[DynamicAxis]]) -> Any:
+    """Give ``dynamic_shapes`` for ``torch.export.export``; None where nothing is dynamic."""
+    import torch
+
+    if not axes:
+        return None
+    shapes = torch.export.ShapesCollection()
+    flat = model.flat_args
+    for position, each in axes.items():
+        shapes[flat[position]] = {one.axis: torch.export.Dim.DYNAMIC(min=one.min, max=one.max) for one in each}
+    return shapes.dynamic_shapes(model.module, model.args, dict(model.kwargs))

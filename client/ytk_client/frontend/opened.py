@@ -1,0 +1,143 @@
+"""From the user's file to a captured program whose selected regions are carved: what a real and a dry run share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from ytk_core.errors import UserError
+from ytk_core.formats.prepare_outputs import FxNode
+
+from ytk_client.frontend import fx_nodes, regions, steps, torch_adapter
+from ytk_client.frontend.capture import DYNAMIC_HINT, capture
+from ytk_client.frontend.carve import Carver
+from ytk_client.frontend.dynamic import DynamicAxis, at_extents, export_shapes, parse_dynamic, resolve
+from ytk_client.frontend.growth import border_of
+from ytk_client.frontend.load_model import LoadedModel, load_model
+from ytk_client.frontend.naming import BorderNames
+from ytk_client.frontend.samples import reference_inputs
+from ytk_client.frontend.selectors import Selector
+
+if TYPE_CHECKING:
+    from ytk_core.targets import TargetProfile
+
+    from ytk_client.frontend.prepare import PrepareRequest
+
+Inputs = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model that was run and captured, and what is to be carved of it so far."""
+
+    model: LoadedModel
+    program: torch.export.ExportedProgram
+    carver: Carver
+    names: BorderNames
+    nodes: list[FxNode]
+    inputs: list[Inputs]
+    truth: list[list[torch.Tensor | None]]
+    notes: list[str]
+
+
+def open_model(
+    request: PrepareRequest, profile: TargetProfile, selectors: list[Selector], on_phase: Callable[[str, str], None]
+) -> OpenedModel:
+    """Load, run and capture a model, then carve what the selectors name.
+
+    Args:
+        request: What the user asked for.
+        profile: The target.
+        selectors: The parsed ``--plugin``.
+        on_phase: Told the name and the text of what happens next.
+
+    Raises:
+        UserError: The model is wrong, cannot be captured, or a selector does not fit it.
+    """
+    on_phase("load", f"loading {request.model}")
+    model = load_model(request.model)
+    axes = resolve(parse_dynamic(request.dynamic), model)
+    # A model is captured at its usual extents; of the samples, the second and third have the smallest and the largest.
+    model = model.with_inputs(at_extents(model.flat_args, axes, "opt"))
+    inputs = reference_inputs(model.flat_args, count=request.samples, seed=request.seed)
+    inputs[1:3] = [at_extents(each, axes, which) for each, which in zip(inputs[1:3], ("min", "max"), strict=False)]
+    truth = [_truth(model, sample, dynamic=bool(axes) and index in {1, 2}) for index, sample in enumerate(inputs)]
+    on_phase("capture", "capturing the model")
+    notes: list[str] = []
+    program, calls = _capture(model, selectors, export_shapes(model, axes))
+    steps.refuse_mutation(program)
+    names, lost = steps.border_names(program, model)
+    if lost:
+        notes.append(f"outputs that are no tensors are left out: {', '.join(lost)}")
+    torch_adapter.drop_constant_outputs(program)
+    nodes = fx_nodes.snapshot(program, model.path)
+    border = border_of(profile)
+    selection = None
+    if selectors:
+        from ytk_client.frontend.selectors_carve import carve_selected, find_and_lift
+
+        _refuse_empty_namespace(selectors, profile)
+        on_phase("select", "finding the selected regions")
+        selection = find_and_lift(program, selectors, border, calls, is_builtin=profile.is_builtin)
+    carver = Carver(
+        program,
+        namespace=request.namespace,
+        is_builtin=profile.is_builtin,
+        border=border,
+        can_vary=regions.can_vary,
+        extents=_symbols(program, axes),
+    )
+    if selection is not None:
+        notes += carve_selected(program, carver, selection, border, regions.can_vary)
+    return OpenedModel(model, program, carver, names, nodes, inputs, truth, notes)
+
+
+def _truth(model: LoadedModel, sample: Inputs, *, dynamic: bool) -> list[torch.Tensor | None]:
+    try:
+        return steps.flat_outputs(model, sample)
+    except UserError as err:
+        if not dynamic or err.code != "model_forward_failed":
+            raise
+        shapes = ", ".join("x".join(map(str, tensor.shape)) for tensor in sample)
+        msg = f"the model does not take every extent that --dynamic allows: with inputs of {shapes}, {err.message}"
+        raise UserError(msg, code="dynamic_refused", hint=DYNAMIC_HINT) from err
+
+
+def _capture(
+    model: LoadedModel, selectors: list[Selector], shapes: Any
+) -> tuple[torch.export.ExportedProgram, dict[str, list[set[torch.fx.Node]]]]:
+    if not selectors:
+        return torch_adapter.decompose(capture(model, shapes)), {}
+    from ytk_client.frontend.selectors_call import intercepted, python_paths, take_marks
+
+    paths = python_paths(selectors)
+    with intercepted(paths):
+        program = torch_adapter.decompose(capture(model, shapes))
+    return program, {**{key: [] for key in paths}, **take_marks(program)}
+
+
+def _symbols(
+    program: torch.export.ExportedProgram, axes: dict[int, list[DynamicAxis]]
+) -> dict[Any, tuple[int, int, int]]:
+    """Give the range of each symbol that stands for an axis of an input."""
+    values = {node.name: node.meta["val"] for node in program.graph_module.graph.nodes if node.op == "placeholder"}
+    inputs = torch_adapter.user_input_names(program)
+    found = {}
+    for position, each in axes.items():
+        for axis in each:
+            dim = values[inputs[position]].shape[axis.axis]
+            if isinstance(dim, torch.SymInt):
+                found[dim.node.expr] = (axis.min, axis.opt, axis.max)
+    return found
+
+
+def _refuse_empty_namespace(selectors: list[Selector], profile: TargetProfile) -> None:
+    for selector in selectors:
+        if not selector.namespace and not profile.name.startswith("trt"):
+            msg = f"{selector.placeholder}: the target {profile.name} finds plugins by the domain of their node, which cannot be empty"
+            raise UserError(msg, code="empty_namespace", hint=f"Name one: yasp::{selector.name}.")
+        if selector.namespace in profile.domains - {""}:
+            msg = f"{selector.placeholder}: the namespace {selector.namespace!r} is one of the target's own domains"
+            raise UserError(msg, code="bad_selector", hint=f"Name another: yasp::{selector.name}.")
