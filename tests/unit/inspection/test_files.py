@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pytest
 from fakes import client_files as files
+from fakes import repros
 from fakes.onnx_nodes import IMAGE, of_kind, one_node
 from ytk_client.cli.main import run
 from ytk_client.inspection import Request, Severity, elf, inspect_file
@@ -434,3 +435,21 @@ def test_many_alike_findings_are_printed_once(tmp_path, capsys):
     assert shown.count("[missing-op]") == 1
     assert "4 more" in shown
     assert "9 errors" in shown
+
+
+def test_neither_inspecting_nor_capturing_a_region_needs_torch(tmp_path):
+    """As the base installation has it: no torch, no onnxruntime, no openvino."""
+    stem = repros.candidates(tmp_path / "c")
+    model = files.model(tmp_path / "model.onnx")
+    program = f"""
+import sys
+for name in ("torch", "onnxruntime", "openvino", "onnxscript", "elftools"):
+    sys.modules[name] = None
+from ytk_client.cli.main import run
+assert run(["embedded", "inspect", {str(model)!r}]) == 0
+assert run(["embedded", "inspect", {str(stem)!r} + ".pt2"]) == 0
+assert run(["embedded", "capture", {str(stem)!r}, "-o", {str(tmp_path / "r.zip")!r}, "--no-check"]) == 0
+assert run(["embedded", "inspect", {str(tmp_path / "r.zip")!r}]) == 0
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
