@@ -285,6 +285,12 @@ def _check(toolchain: Toolchain) -> None:
         msg = "host.compilers and host.max_glibcxx must not be empty"
         raise FormatError(msg)
     parse_version(host.min_compiler)
+    if any(pattern.startswith("sm") for pattern in toolchain.match.device) != (toolchain.device is not None):
+        msg = "match.device and [device] do not go together: a GPU needs [device], a CPU has none"
+        raise FormatError(msg)
+    for section in (toolchain.device, toolchain.tensorrt):
+        if section is not None:
+            parse_version(section.version)
     if host.max_glibc != "arch":
         parse_version(host.max_glibc)
     table = {host.max_glibcxx: host.max_glibcxx} if isinstance(host.max_glibcxx, str) else host.max_glibcxx
