@@ -17,7 +17,7 @@ from ytk_client.frontend import torch_adapter
 from ytk_client.frontend.carve import CanVary, Carver, Port, extract_body, make_region
 from ytk_client.frontend.growth import Border
 from ytk_client.frontend.refusals import Refusal
-from ytk_client.frontend.selectors import Lift, Selector
+from ytk_client.frontend.selectors import Lift, Selector, Where
 from ytk_client.frontend.selectors_around import is_heavy, is_plumbing
 from ytk_client.frontend.selectors_family import (
     Skeleton,
@@ -123,6 +123,9 @@ class _Worker:
         matches = sorted(matches, key=lambda match: min(order[node] for node in match.nodes))
         sites = [self._site(match, order) for match in matches]
         selector = matches[0].selector
+        idle = [glob for glob in selector.where.include if not any(_admits(glob, match) for match in matches)]
+        if idle:
+            self.notes.append(f"{selector.placeholder}: nothing is in the scope of @where={','.join(idle)}")
         groups = families([site.form for site in sites], [site.dims for site in sites], lambda i: _ranks(sites[i]))
         names = self._names(selector, len(groups))
         for name, group in zip(names, groups, strict=True):
@@ -227,6 +230,10 @@ class _Worker:
         )
         hint = f"Split it by scope: one selector with @where={sites[0].match.place}, another with @where={other.match.place}."
         raise UserError(msg, code="selector_mixed_shapes", hint=hint)
+
+
+def _admits(glob: str, match: Match) -> bool:
+    return Where((glob,)).admits(match.scope.path)
 
 
 def _borders(nodes: Sequence[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:

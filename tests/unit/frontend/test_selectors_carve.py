@@ -133,12 +133,13 @@ def test_other_attributes_get_a_name_of_their_own(backbone):
 def test_exclusion_and_several_selectors_side_by_side(backbone):
     carved = Carved(
         *backbone,
-        "yasp::Dw=ConvNormAct@where=*.depth,!stages.1.*",
+        "yasp::Dw=ConvNormAct@where=*.depth,*.deep,!stages.1.*",
         "abc::Mla=LiteMLA:around@where=stages.1.*",
         "::Head=mod:head",
     ).check()
     assert carved.places("Dw") == ["stages.0.0.local.depth", "stages.0.1.local.depth"]
     assert [region.placeholder for region in carved.carver.regions] == ["yasp::Dw", "abc::Mla", "::Head"]
+    assert carved.notes == ["yasp::Dw: nothing is in the scope of @where=*.deep"]
 
 
 def test_fold_refuses_two_convolutions_and_seq_takes_them(backbone):
