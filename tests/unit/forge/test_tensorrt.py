@@ -48,33 +48,27 @@ def attempt(tmp_path_factory, cache_dir, mode):
 
 @pytest.fixture(scope="module")
 def drive(tmp_path_factory):
-    """Run the host of one interface over a library; gives its lines."""
-    directory = tmp_path_factory.mktemp("host")
-    driver = directory / "libcuda.so.1"
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", str(FAKES / "fake_libcuda.c"), "-o", str(driver)],
-        check=True,
-        timeout=60,
-    )
+    """Run the host of one interface over a library, under the toolchain's emulator if need be; gives its lines."""
+    root = tmp_path_factory.mktemp("host")
 
-    def run(major: int, library: Path, *fields: str) -> list[str]:
-        host = directory / f"host{major}"
-        if not host.exists():
+    def run(major: int, library: Path, *fields: str, toolchain: Toolchain = TRT10) -> list[str]:
+        compiler = find_compiler(toolchain).path
+        directory = root / f"{toolchain.host.triple}-{major}"
+        host, driver = directory / "host", directory / "libcuda.so.1"
+        if not directory.exists():
+            directory.mkdir()
+            stub = ["-x", "c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", str(FAKES / "fake_libcuda.c")]
+            subprocess.run([compiler, *stub, "-o", str(driver)], check=True, timeout=60)
             include = DECLARED_DIR if major >= 10 else FAKES / "trt86"
-            command = [
-                "g++",
-                "-std=c++17",
-                "-O0",
-                f"-DMAJOR={major}",
-                f"-I{include}",
-                str(FAKES / "trt_host.cpp"),
-                "-o",
-                str(host),
-                "-ldl",
-            ]
-            subprocess.run(command, check=True, timeout=120)
+            flags = ["-std=c++17", "-O0", f"-DMAJOR={major}", f"-I{include}", str(FAKES / "trt_host.cpp"), "-ldl"]
+            subprocess.run([compiler, *flags, "-o", str(host)], check=True, timeout=120)
+        emulator = toolchain.probe.emulator if toolchain.is_foreign() else []
         done = subprocess.run(
-            [str(host), str(library), str(driver), *fields], check=False, capture_output=True, text=True, timeout=60
+            [*emulator, str(host), str(library), str(driver), *fields],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.splitlines()
@@ -88,11 +82,15 @@ SCALE_FIELDS = ("f:factor:2.5", "i:shift:-7", 's:mode:lin"ear')
 
 @needs_nvrtc
 class TestDriven:
-    @BOTH
+    @pytest.mark.parametrize(
+        ("major", "toolchain"), [(8, TRT86), (10, TRT10), (8, ORIN)], ids=["8.6", "10", "8.6 for Orin, emulated"]
+    )
     def test_from_a_node_to_a_launch(self, attempt, drive, major, toolchain):
+        if missing := problems(toolchain):
+            pytest.skip(" ".join(missing))
         manifest, library = attempt(bundles.scale(), toolchain)
         assert manifest.ok
-        lines = drive(major, library, *SCALE_FIELDS)
+        lines = drive(major, library, *SCALE_FIELDS, toolchain=toolchain)
         wanted = [
             "creators 1 yasp::Scale 1",
             "core yasp::Scale 1 outputs 2",
