@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     help="The repro to write: a name ending in .zip, or a directory.",
 )
 @click.option("--no-check", is_flag=True, help="Do not replay it once after writing.")
+@click.option("--export", is_flag=True, help="Record too whether torch's ONNX exporter takes it, and what it says.")
 @format_option("--format")
 @click.pass_context
 def capture(
@@ -48,6 +49,7 @@ def capture(
     seed: int,
     out: Path,
     no_check: bool,
+    export: bool,
     output: str,
 ) -> None:
     """Put one carved region or one module into a small file that others can replay.
@@ -56,12 +58,20 @@ def capture(
     The repro holds inputs, expected outputs (or the exception), attributes, versions, source text, and of a module its own
     parameters: nothing pickled, no other weights. Exit code 1 if replaying it at once does not give the same.
     """
+    import msgspec
+
     from ytk_client.repro.format import Kind, write_repro
 
+    if export and no_check:
+        raise click.UsageError("--export tries the exporter in the check that --no-check leaves out.")
     loaded = _captured(source, module_path, call=call, site=site, seed=seed)
     write_repro(out, loaded)
     note(f"  wrote      {out}")
-    checked = None if no_check else _checked(out, needs_torch=loaded.repro.kind is Kind.MODULE)
+    checked = None if no_check else _checked(out, needs_torch=export or loaded.repro.kind is Kind.MODULE, export=export)
+    if export and checked is not None:
+        header = msgspec.structs.replace(loaded.repro, exports=checked.exports, export_error=checked.export_error)
+        loaded = msgspec.structs.replace(loaded, repro=header)
+        write_repro(out, loaded)
     if output == JSON:
         print_json({"file": str(out), "repro": loaded.repro, "replay": checked})
     else:
@@ -86,7 +96,7 @@ def _captured(source: Path, module_path: str | None, *, call: int, site: int, se
     return capture_region(source, site=site)
 
 
-def _checked(out: Path, *, needs_torch: bool) -> Replay | None:
+def _checked(out: Path, *, needs_torch: bool, export: bool) -> Replay | None:
     """Replay once: a repro that does not reproduce here will not anywhere."""
     import importlib.util
 
@@ -96,7 +106,7 @@ def _checked(out: Path, *, needs_torch: bool) -> Replay | None:
     from ytk_client.repro.replay import replay
 
     # The user's own code, which prepare runs without a sandbox too.
-    return replay(out, sandbox="optional", log=lambda _text: None)
+    return replay(out, sandbox="optional", export=export, log=lambda _text: None)
 
 
 def _print(out: Path, loaded: Loaded, checked: Replay | None) -> None:
@@ -118,9 +128,15 @@ def _print(out: Path, loaded: Loaded, checked: Replay | None) -> None:
             ),
             ("bytes", f"{size}, of which parameters {state}"),
             ("sources", ", ".join(loaded.sources)),
+            *([("ONNX export", _export_text(loaded))] if repro.exports is not None else []),
             ("check", verdict),
         ]
     )
+
+
+def _export_text(loaded: Loaded) -> str:
+    error = loaded.repro.export_error
+    return "works" if error is None else f"{error.type}: {error.message.splitlines()[0][:300] if error.message else ''}"
 
 
 def why_not(replay: Replay) -> str:
@@ -134,6 +150,9 @@ def why_not(replay: Replay) -> str:
         return f"{replay.expected_raise.type} was expected, it gave {got}"
     if replay.note:
         return replay.note
+    if replay.expected_exports is not None and replay.exports is not None and all(each.ok for each in replay.outputs):
+        error = replay.export_error
+        return "the ONNX export works now" if error is None else f"the ONNX export gives {error.type}"
     bad = next((output for output in replay.outputs if not output.ok), None)
     if bad is None:
         return ""

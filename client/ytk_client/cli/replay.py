@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 @click.option(
     "--timeout", type=click.FloatRange(1), default=600.0, show_default=True, metavar="SECONDS", help="Limit of the run."
 )
+@click.option(
+    "--export", is_flag=True, help="Try torch's ONNX exporter too; done anyway where the repro says if it worked."
+)
 @format_option()
 @click.pass_context
 def replay(
@@ -43,6 +46,7 @@ def replay(
     atol: float | None,
     sandbox: str,
     timeout: float,
+    export: bool,
     output: str,
 ) -> None:
     """Run a repro and compare with what was captured.
@@ -59,6 +63,7 @@ def replay(
         atol=atol,
         sandbox="optional" if sandbox == "optional" else "required",
         wall_limit_s=timeout,
+        export=export,
     )
     if output == JSON:
         print_json(found)
@@ -83,6 +88,11 @@ def _print(file: Path, found: Replay) -> None:
             ("verdict", "match" if found.ok else f"differs: {why_not(found)}"),
         ]
     )
+    if found.exports is not None:
+        error = found.export_error
+        print_fields(
+            [("ONNX export", "works" if error is None else f"{error.type}: {error.message.splitlines()[0][:300]}")]
+        )
     if found.expected_raise is not None:
         print_fields([("expected", f"{found.expected_raise.type}: {found.expected_raise.message}")])
     if found.outputs:

@@ -68,6 +68,8 @@ class Repro(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         state: Parameters and buffers of the module, by name; the arrays are ``state/<name>``.
         training: Whether the module was in training mode.
         raised: What the module raised instead of giving outputs.
+        exports: Whether torch's ONNX exporter took it; None where that was not tried.
+        export_error: The innermost exception of the exporter where it did not.
         attributes: The plain settings of the module or of the carved operator.
         versions: torch, Python and toolkit that captured it.
         origin: Where it comes from: module path, class, source line, reason, rule, operators.
@@ -83,6 +85,8 @@ class Repro(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     state: tuple[Tensor, ...] = ()
     training: bool = False
     raised: Raised | None = None
+    exports: bool | None = None
+    export_error: Raised | None = None
     attributes: dict[str, Any] = {}
     versions: dict[str, str] = {}
     origin: dict[str, Any] = {}

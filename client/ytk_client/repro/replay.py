@@ -41,6 +41,9 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[OutputAccuracy, ...] = ()
     raised: Raised | None = None
     expected_raise: Raised | None = None
+    exports: bool | None = None
+    export_error: Raised | None = None
+    expected_exports: bool | None = None
     versions: dict[str, str] = {}
     captured_with: dict[str, str] = {}
     note: str = ""
@@ -54,6 +57,7 @@ def replay(
     atol: float | None = None,
     sandbox: SandboxMode = "required",
     wall_limit_s: float = DEFAULT_LIMIT_S,
+    export: bool = False,
     log: Callable[[str], None] | None = None,
 ) -> Replay:
     """Compute a repro's outputs again and compare them.
@@ -65,6 +69,7 @@ def replay(
         atol: Absolute tolerance likewise.
         sandbox: ``required`` refuses where no sandbox works: a repro's Python and a kernel are somebody else's code.
         wall_limit_s: Of the child.
+        export: Try torch's ONNX exporter too; always done where the repro says whether it worked.
         log: Takes the child's output; standard error by default.
 
     Raises:
@@ -73,7 +78,10 @@ def replay(
         BoardError: ``no_sandbox``, or the machine failed.
     """
     loaded = read_repro(path)
-    meta, task = (None, {}) if kernel is None else _kernel_task(loaded, kernel)
+    meta: PluginMeta | None = None
+    task: dict[str, Any] = {"export": export or loaded.repro.exports is not None}
+    if kernel is not None:
+        meta, task = _kernel_task(loaded, kernel)
     # Not below /tmp for everyone to read, and gone afterwards.
     with tempfile.TemporaryDirectory(prefix="ytk-replay-") as folder:
         workdir = Path(folder)
@@ -92,13 +100,16 @@ def replay(
             return _result(loaded, kernel, note=err.message)
         raised = msgspec.convert(answer["raised"], Raised) if "raised" in answer else None
         arrays = read_arrays(workdir / OUTPUTS) if raised is None else {}
-    versions = {"torch": str(answer["torch"])} if "torch" in answer else {}
+    found: dict[str, Any] = {"versions": {"torch": str(answer["torch"])}} if "torch" in answer else {}
+    if "export_error" in answer:
+        error = answer["export_error"]
+        found |= {"exports": error is None, "export_error": None if error is None else msgspec.convert(error, Raised)}
     if raised is not None or loaded.repro.raised is not None:
-        return _result(loaded, kernel, raised=raised, versions=versions)
+        return _result(loaded, kernel, raised=raised, **found)
     outputs = _compare(loaded, arrays, meta, rtol, atol)
     count = int(answer["outputs"])
     note = "" if count == len(loaded.repro.outputs) else f"{count} outputs instead of {len(loaded.repro.outputs)}"
-    return _result(loaded, kernel, outputs=outputs, versions=versions, note=note)
+    return _result(loaded, kernel, outputs=outputs, note=note, **found)
 
 
 def _result(
@@ -108,14 +119,19 @@ def _result(
     outputs: tuple[OutputAccuracy, ...] = (),
     raised: Raised | None = None,
     versions: dict[str, str] | None = None,
+    exports: bool | None = None,
+    export_error: Raised | None = None,
     note: str = "",
 ) -> Replay:
-    want = loaded.repro.raised
+    want, header = loaded.repro.raised, loaded.repro
     if raised is not None or want is not None:
         # The message may hold addresses and paths: the type is what can be compared.
         ok = raised is not None and want is not None and raised.type == want.type
     else:
         ok = not note and all(output.ok for output in outputs)
+    if exports is not None and header.exports is not None:
+        same = (export_error and export_error.type) == (header.export_error and header.export_error.type)
+        ok = ok and exports == header.exports and same
     return Replay(
         kind=loaded.repro.kind,
         name=loaded.repro.name,
@@ -124,6 +140,9 @@ def _result(
         outputs=outputs,
         raised=raised,
         expected_raise=want,
+        exports=exports,
+        export_error=export_error,
+        expected_exports=header.exports,
         versions=versions or {},
         captured_with=loaded.repro.versions,
         note=note,

@@ -30,10 +30,12 @@ _LAUNCH, _WORKSPACE = "ytk_repro_launch", "ytk_repro_workspace"
 def run_torch(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     """Compute a repro's outputs with its own Python.
 
+    With ``export`` in the task, torch's ONNX exporter is tried too.
+
     Returns:
-        ``outputs``: how many; or ``raised``: type and message; and the torch version that did it.
+        ``outputs``: how many; or ``raised``: type and message; the torch version that did it; and with ``export``
+        ``export_error``: null, or type and message.
     """
-    del task
     if importlib.util.find_spec("torch") is None:
         raise NotAvailableError(
             "replaying with torch needs torch, which is not installed", hint="pip install 'yasp-toolkit[torch]'"
@@ -43,8 +45,10 @@ def run_torch(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     from ytk_client.frontend.tensors import to_storage
 
     loaded = read_repro(workdir / "in")
-    version = {"torch": str(torch.__version__)}
+    version: dict[str, Any] = {"torch": str(torch.__version__)}
     function, values = _callable(loaded, workdir / "in")
+    if task.get("export"):
+        version["export_error"] = _export_error(*_callable(loaded, workdir / "in"))
     try:
         with torch.no_grad(), contextlib.redirect_stdout(sys.stderr):
             result = function(*values[0], **values[1])
@@ -53,6 +57,26 @@ def run_torch(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     tensors = tree.flat_tensors(result, lambda value: isinstance(value, torch.Tensor))
     write_weights(workdir / OUTPUTS, {f"out{index}": to_storage(tensor) for index, tensor in enumerate(tensors)})
     return {"outputs": len(tensors), **version}
+
+
+def _export_error(function: Any, values: tuple[list[Any], dict[str, Any]]) -> dict[str, str] | None:
+    """Try the exporter as anybody would call it; give its innermost exception, None where it succeeds."""
+    import torch
+
+    class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is not followed by the type checker
+        def forward(self, *args: Any) -> Any:
+            return function(*args)
+
+    module = function if isinstance(function, torch.nn.Module) else Wrapped()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            torch.onnx.export(module, tuple(values[0]), kwargs=values[1], dynamo=True)
+    except Exception as err:  # noqa: BLE001 - whatever the exporter raises is the result
+        inner: BaseException = err
+        while inner.__cause__ is not None:
+            inner = inner.__cause__
+        return {"type": type(inner).__name__, "message": str(inner)[:2000]}
+    return None
 
 
 def _callable(loaded: Loaded, folder: Path) -> tuple[Any, tuple[list[Any], dict[str, Any]]]:

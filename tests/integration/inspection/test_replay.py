@@ -124,3 +124,21 @@ def test_capture_sees_at_once_that_a_repro_does_not_replay(tmp_path, capsys):
     stem = candidates(tmp_path / "c", source=REGION.replace("[8, 8]", "[8, 9]"))
     assert run(["embedded", "capture", str(stem), "-o", str(tmp_path / "r")]) == ExitCode.VERDICT
     assert "does NOT replay: it raised RuntimeError" in capsys.readouterr().out
+
+
+def test_an_operator_that_does_not_export_can_be_handed_on(tmp_path, capsys):
+    """The exporter has no translation of special.i0: recorded, and replayed as such."""
+    (tmp_path / "p").mkdir()
+    model = tmp_path / "p" / "model.py"
+    model.write_text(
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return torch.special.i0(x)\n"
+        "def get_fwd_args():\n    return (torch.ones(3),)\n"
+    )
+    out = tmp_path / "i0.zip"
+    words = ["embedded", "capture", str(model), "--module", "", "-o", str(out), "--export", "--format", "json"]
+    assert run(words) == ExitCode.OK
+    shown = json.loads(capsys.readouterr().out)["repro"]
+    assert shown["exports"] is False
+    assert "i0" in shown["export_error"]["message"]
+    found = replay(out, log=quiet)
+    assert (found.ok, found.exports) == (True, False)

@@ -141,6 +141,27 @@ def test_an_expected_exception_is_judged_by_its_type(tmp_path, answering):
         assert replaying.replay(tmp_path / "r").ok is ok
 
 
+def test_an_export_that_was_tried_is_compared_too(tmp_path, answering):
+    captured = capture_region(candidates(tmp_path / "c"))
+    error = Raised(type="DispatchError", message="no function for aten.i0")
+    write_repro(
+        tmp_path / "r",
+        changed(captured, repro=msgspec.structs.replace(captured.repro, exports=False, export_error=error)),
+    )
+    good = {"out0": captured.arrays["out/out0"]}
+    for found, ok in (
+        ({"type": "DispatchError", "message": "other words"}, True),
+        ({"type": "KeyError", "message": "no function for aten.i0"}, False),
+        (None, False),
+    ):
+        answering({"outputs": 1, "torch": "2", "export_error": found}, good)
+        assert replaying.replay(tmp_path / "r").ok is ok
+    write_repro(tmp_path / "plain", captured)
+    answering({"outputs": 1, "torch": "2", "export_error": {"type": "KeyError", "message": ""}}, good)
+    asked = replaying.replay(tmp_path / "plain", export=True)
+    assert (asked.ok, asked.exports) == (True, False)  # nothing was captured to compare it with
+
+
 def test_a_kernel_for_something_else_is_refused_before_it_runs(repro, tmp_path):
     for kernel, words in (
         (kernel_bundles.split(), "outputs"),
