@@ -117,7 +117,8 @@ def write_files(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
 
 def burn(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     """Hold the GIL and a processor, with a grandchild in a session of its own doing the same."""
-    code = "import os\nwhile True: os.getpid()"
+    # Bounded, so that a test that fails before its clean-up leaves no processor burning for ever.
+    code = "import time\nend = time.monotonic() + 120\nwhile time.monotonic() < end: pass"
     grandchild = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     if task.get("mark"):
         Path(task["mark"]).write_text(json.dumps([os.getpid(), grandchild.pid]))
