@@ -9,7 +9,7 @@ from typing import Any
 
 from ytk_core.errors import UserError
 
-STRATEGIES = ("loops", "rewrites")
+STRATEGIES = ("loops", "rewrites", "templates")
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,8 @@ class _Call(torch.nn.Module):  # type: ignore[misc]  # torch carries no types
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Give the tensors among the results."""
-        given = iter(tensors)
+        # Copies: an operator in place changes a value of its own, not an input of the region, which no kernel may write.
+        given = iter([tensor.clone() for tensor in tensors])
         leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
         args, kwargs = inductor.tree_unflatten(leaves, self._spec)
         results = inductor.tree_leaves(self._function(*args, **kwargs))
@@ -194,7 +195,8 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 def _compile(batch: Sequence[_Pending], arch: ArchSpec, directory: Path, optimise: str) -> str:
     """Compile a batch into ``directory/k.so``; give the compiler's complaint, or an empty string."""
-    text = f'#include "ytk_kernel.h"\n{runtime_header()}\n'
+    header = runtime_header(" ".join(item.kernel.source for item in batch))
+    text = f'#include "ytk_kernel.h"\n{header}\n'
     for count, item in enumerate(batch):
         source = re.sub(r"\bytk_(launch|workspace)\b", rf"ytk_\1_{count}", item.kernel.source)
         text += f"namespace kernel{count} {{\n{source}\n}}\n"
@@ -202,7 +204,8 @@ def _compile(batch: Sequence[_Pending], arch: ArchSpec, directory: Path, optimis
     flags = [*cxx_flags(arch), "-fvisibility=default", optimise]
     command = [compiler(), *flags, "-I", str(include_dir()), str(directory / "k.cpp"), "-o", str(directory / "k.so")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    return "" if done.returncode == 0 else done.stderr[:2000] or f"the compiler ended with {done.returncode}"
+    errors = [line for line in done.stderr.splitlines() if "error:" in line]
+    return "" if done.returncode == 0 else (errors or [f"the compiler ended with {done.returncode}"])[0]
 
 
 def _lay_out(batch: Sequence[_Pending], directory: Path) -> bytearray:

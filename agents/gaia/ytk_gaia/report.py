@@ -10,9 +10,9 @@ import msgspec
 from ytk_core.errors import CandidateError
 from ytk_core.files import atomic_write
 
-from ytk_gaia.evaluator.verdicts import CandidateResult, Evaluation, Verdict
+from ytk_gaia.evaluator.verdicts import CandidateResult, Evaluation, PairedRatio, Verdict
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _ALIKE = 1.02
 """Medians this close are a tie on any machine we know; the one with the better best time wins then."""
 
@@ -34,6 +34,8 @@ class CandidateReport(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
     deciding: bool
     log: str
+    cold_ms: float | None
+    ratio: PairedRatio | None
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,11 +76,17 @@ def _why(ranked: Sequence[CandidateResult]) -> str:
         second = ranked[1]
         ratio = (second.median_ms or 0.0) / (best.median_ms or 1.0)
         text += f"; next {second.id} with {second.median_ms:.4f} ms ({ratio:.2f}x)"
+        paired = second.ratio
+        if paired is not None and paired.to == best.id:
+            text += (
+                f"; side by side {paired.median:.3f}x, {paired.low:.3f} to {paired.high:.3f} over {paired.pairs} pairs"
+            )
+            text += "" if paired.decided else ": a tie"
     return text
 
 
 def _measurement(evaluation: Evaluation) -> dict[str, Any]:
-    kept = ("conditions", "threads", "compiler", "sandbox", "floor_ms", "call_overhead_ms", "self_test")
+    kept = ("conditions", "threads", "compiler", "sandbox", "floor_ms", "floor_bytes", "call_overhead_ms", "self_test")
     return {name: msgspec.to_builtins(getattr(evaluation, name)) for name in kept}
 
 

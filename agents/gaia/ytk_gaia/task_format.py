@@ -18,28 +18,41 @@ import msgspec
 import numpy as np
 from ytk_core.dtypes import DType, storage_dtype
 from ytk_core.errors import FormatError
+from ytk_core.formats.plugin_meta import Extent
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FLOATS = frozenset({DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
 
 Array = np.ndarray[Any, Any]
 
 
 class TaskTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One tensor at the kernel's border."""
+    """One tensor at the kernel's border. ``shape``: captured; ``dynamic_axes``: where a sample may have another extent."""
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
+    dynamic_axes: tuple[int, ...] = ()
+
+
+class SampleShapes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Shapes of one sample whose extents are not the captured ones."""
+
+    inputs: tuple[tuple[int, ...], ...]
+    outputs: tuple[tuple[int, ...], ...]
 
 
 class SampleLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One sample. ``timed``: random ones are timed, structured ones warm up; all are judged. ``atol``, ``rtol``: per output."""
+    """One sample.
+
+    ``timed``: random ones of the captured shape are timed, all others warm up; all are judged. ``atol``, ``rtol``: per output.
+    """
 
     name: str
     timed: bool
     atol: tuple[float, ...]
     rtol: tuple[float, ...]
+    shapes: SampleShapes | None = None
 
 
 class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -53,9 +66,35 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Precision that the expected outputs were computed in."""
     tolerance_source: str
     notes: tuple[str, ...] = ()
-    rounds: int = 3
-    """Fresh processes per candidate; each times every timed sample once."""
+    rounds: int = 2
+    """Fresh processes per candidate before the last comparison; each times every timed sample once."""
+    must_read_bytes: int = 0
+    """Of the inputs, what every right kernel reads at least once (at the captured shape)."""
+    extents: tuple[Extent, ...] = ()
+    """Of each dynamic input axis, the range that the samples span."""
     schema_version: int = SCHEMA_VERSION
+
+    def at(self, sample: int) -> TaskSpec:
+        """Give the same with every tensor in the shape that it has in a sample."""
+        shapes = self.samples[sample].shapes
+        if shapes is None:
+            return self
+        return msgspec.structs.replace(
+            self,
+            inputs=_reshaped(self.inputs, shapes.inputs),
+            outputs=_reshaped(self.outputs, shapes.outputs),
+        )
+
+    def groups(self) -> list[list[int]]:
+        """Give the samples of equal shapes together; the group that is timed comes first."""
+        found: dict[SampleShapes | None, list[int]] = {None: []}
+        for index, sample in enumerate(self.samples):
+            found.setdefault(sample.shapes, []).append(index)
+        return [group for group in found.values() if group]
+
+
+def _reshaped(tensors: Sequence[TaskTensor], shapes: Sequence[tuple[int, ...]]) -> tuple[TaskTensor, ...]:
+    return tuple(msgspec.structs.replace(t, shape=shape) for t, shape in zip(tensors, shapes, strict=True))
 
 
 @dataclass(frozen=True)
@@ -102,6 +141,12 @@ def _decode(text: bytes, origin: str) -> TaskSpec:
     for sample in spec.samples:
         if len(sample.atol) != len(spec.outputs) or len(sample.rtol) != len(spec.outputs):
             raise _bad(origin, f"sample {sample.name} has limits for {len(sample.atol)} of {len(spec.outputs)} outputs")
+        shapes = sample.shapes
+        if shapes and (len(shapes.inputs), len(shapes.outputs)) != (len(spec.inputs), len(spec.outputs)):
+            raise _bad(
+                origin,
+                f"sample {sample.name} has shapes for {len(shapes.inputs)} inputs, {len(shapes.outputs)} outputs",
+            )
     if not spec.samples or not spec.inputs or not spec.outputs:
         raise _bad(origin, "no samples, inputs or outputs")
     return spec
@@ -137,6 +182,7 @@ def read_task(directory: Path) -> Task:
 
 
 def _read_sample(archive: Any, spec: TaskSpec, s: int) -> Sample:
+    spec = spec.at(s)
     inputs = tuple(
         _take(archive, f"in_{s}_{i}", t.shape, storage_dtype(t.dtype), "task.npz") for i, t in enumerate(spec.inputs)
     )

@@ -19,7 +19,7 @@ def test_defaults_are_valid_and_complete():
 
 def test_defaults_are_not_shared():
     config.validate({})["strategies"].append("x")
-    assert config.validate({})["strategies"] == ["loops", "rewrites"]
+    assert config.validate({})["strategies"] == list(config.STRATEGIES)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_defaults_are_not_shared():
         ({"candidates": "4"}, "candidates", 4),
         ({"strategies": "rewrites, loops"}, "strategies", ["rewrites", "loops"]),
         ({"strategies": ["loops", "loops"]}, "strategies", ["loops"]),
-        ({"strategies": "all"}, "strategies", ["loops", "rewrites"]),
+        ({"strategies": "all"}, "strategies", ["loops", "rewrites", "templates"]),
         ({"tolerance": "1e-3"}, "tolerance", 1e-3),
         ({"tolerance": None}, "tolerance", None),
         ({"seed": 7}, "seed", 7),

@@ -5,7 +5,7 @@ says how long the call took; the judge decides from the memory it shares. Nothin
 library is loaded, this file's answers included.
 
 Protocol, one line each: the judge writes ``map <json>`` once and ``go <nonce>`` per call; answers are ``loaded <workspace bytes>``,
-``mapped``, and ``done <nonce> <status> <nanoseconds>``.
+``mapped``, and ``done <nonce> <status> <nanoseconds>``. ``cold <nonce>`` is a call after a walk through more memory than caches hold.
 """
 
 from __future__ import annotations
@@ -124,8 +124,13 @@ def main(library_path: str, arena: int) -> None:
     entry, pointer = library.ytk_gaia_entry, ctypes.byref(context)
     clock, copy = time.perf_counter_ns, ctypes.memmove
     gc.disable()
+    walked, turn = bytearray(), 0
     for line in commands:
-        nonce = line.split()[1]
+        word, nonce = line.split()
+        if word == "cold":
+            walked = walked or bytearray(int(setup["flush_bytes"]))
+            turn += 1
+            ctypes.memset((ctypes.c_char * len(walked)).from_buffer(walked), turn & 0xFF, len(walked))
         started = clock()
         status = entry(pointer, inputs, nin, outputs, nout)
         ended = clock()

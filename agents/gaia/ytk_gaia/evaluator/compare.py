@@ -81,7 +81,7 @@ def judge_sample(task: Task, sample_index: int, raw_outputs: Sequence[Array]) ->
     """Compare all outputs of one call; the reason names the output."""
     limits, sample = task.spec.samples[sample_index], task.samples[sample_index]
     worst = 0.0
-    for index, (tensor, raw) in enumerate(zip(task.spec.outputs, raw_outputs, strict=True)):
+    for index, (tensor, raw) in enumerate(zip(task.spec.at(sample_index).outputs, raw_outputs, strict=True)):
         result = compare(
             decode(raw, tensor),
             sample.outputs[index],

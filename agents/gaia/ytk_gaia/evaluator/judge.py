@@ -2,16 +2,18 @@
 
 Every process sees every sample once: structured ones first, as warm-up, then the random ones, which are timed. So no timed
 input was seen before, and every output, timed or not, is judged. Processes of different candidates take turns, so that a
-machine that changes its pace does so for all.
+machine that changes its pace does so for all; in the end the best run side by side, call by call (:mod:`.finals`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,14 +24,16 @@ from ytk_core.digests import digest_bytes
 from ytk_core.errors import FormatError, UserError
 from ytk_core.formats import shape_expr
 from ytk_core.formats.kernel_bundle import KernelBundle, parse_bundle
+from ytk_core.formats.plugin_meta import PluginMeta
 from ytk_core.sandbox import SandboxMode, require
 
+from ytk_gaia.evaluator import finals
 from ytk_gaia.evaluator.arena import Placement
 from ytk_gaia.evaluator.build import Built, build, compiler_version
 from ytk_gaia.evaluator.compare import judge_sample, self_test
 from ytk_gaia.evaluator.session import Call, CandidateFaultError, Limits, Session
-from ytk_gaia.evaluator.verdicts import CandidateResult, Evaluation, Verdict
-from ytk_gaia.task_format import Task, TaskTensor, expected_dtype
+from ytk_gaia.evaluator.verdicts import CandidateResult, Evaluation, PairedRatio, Verdict
+from ytk_gaia.task_format import Task, TaskSpec, TaskTensor, expected_dtype
 
 MIN_ROUNDS = 2
 """Fewer processes prove no determinism."""
@@ -78,6 +82,8 @@ class _Track:
     """Per timed call: what the judge saw beyond what the process reported."""
     bits: dict[int, str] = field(default_factory=dict)
     worst_error: float = 0.0
+    cold_ns: list[int] = field(default_factory=list)
+    ratio: PairedRatio | None = None
 
     @property
     def running(self) -> bool:
@@ -100,6 +106,8 @@ class _Track:
             processes=self.rounds,
             compile_s=self.built.seconds if self.built else 0.0,
             log=self.log,
+            cold_ms=statistics.median(self.cold_ns) / 1e6 if passed and self.cold_ns else None,
+            ratio=self.ratio if passed else None,
         )
 
 
@@ -118,22 +126,34 @@ def _contract_problem(bundle: KernelBundle, task: Task) -> tuple[Verdict, str] |
         dims = tuple(declared.dims)
         if len(dims) != len(wanted.shape) or any(d not in {None, n} for d, n in zip(dims, wanted.shape, strict=True)):
             return Verdict.WRONG_SHAPE, f"input {index} is declared {list(dims)}, the region's is {list(wanted.shape)}"
-    input_dims = [list(t.shape) for t in spec.inputs]
-    for index, (output, wanted) in enumerate(zip(meta.outputs, spec.outputs, strict=True)):
-        try:
-            shape = tuple(shape_expr.evaluate(expr, input_dims) for expr in output.shape)
-        except UserError as err:
-            return Verdict.WRONG_SHAPE, f"output {index}: {err.message}"
-        if shape != wanted.shape:
-            return (
-                Verdict.WRONG_SHAPE,
-                f"output {index} has the shape {list(shape)}, the region's is {list(wanted.shape)}",
-            )
+        for axis in wanted.dynamic_axes:
+            if dims[axis] is not None:
+                return (
+                    Verdict.WRONG_SHAPE,
+                    f"input {index} axis {axis} is declared {dims[axis]}, the region's is dynamic",
+                )
+    for group in spec.groups():
+        problem = _shape_problem(meta, spec.at(group[0]))
+        if problem:
+            return Verdict.WRONG_SHAPE, problem
     types = tuple(t.dtype for t in (*spec.inputs, *spec.outputs))
     variants = [tuple(t.dtype for t in (*v.inputs, *v.outputs)) for v in meta.variants]
     if types not in variants:
         return Verdict.WRONG_DTYPE, f"no variant takes and gives ({', '.join(types)})"
     return None
+
+
+def _shape_problem(meta: PluginMeta, spec: TaskSpec) -> str:
+    """Evaluate the declared output shapes over the inputs' dims; give the first that is not the region's."""
+    input_dims = [list(t.shape) for t in spec.inputs]
+    for index, (output, wanted) in enumerate(zip(meta.outputs, spec.outputs, strict=True)):
+        try:
+            shape = tuple(shape_expr.evaluate(expr, input_dims) for expr in output.shape)
+        except UserError as err:
+            return f"output {index}: {err.message}"
+        if shape != wanted.shape:
+            return f"output {index} has the shape {list(shape)}, the region's is {list(wanted.shape)}"
+    return ""
 
 
 def _prepare(track: _Track, text: str, task: Task, arch: ArchSpec, directory: Path, mode: SandboxMode) -> None:
@@ -187,14 +207,19 @@ def _prepare_all(
 # ---- one process -----------------------------------------------------------------------------------------------------
 
 
-def _schedule(task: Task) -> list[tuple[int, bool]]:
-    """Give the calls of one process as (sample, timed): warm-up, timed ones, and the first timed one again."""
-    warm = [i for i, s in enumerate(task.spec.samples) if not s.timed]
-    timed = [i for i, s in enumerate(task.spec.samples) if s.timed]
+def _schedule(task: Task, group: Sequence[int]) -> list[tuple[int, bool]]:
+    """Give the calls of one process as (sample, timed): warm-up, timed ones, and the first timed one again.
+
+    Args:
+        task: For which samples are timed.
+        group: Samples of one shape; without timed ones each is called once and the first again.
+    """
+    warm = [i for i in group if not task.spec.samples[i].timed]
+    timed = [i for i in group if task.spec.samples[i].timed]
     calls = [(i, False) for i in warm]
     while warm and len(calls) < _WARM_UP_CALLS:
         calls.append((warm[len(calls) % len(warm)], False))
-    return [*calls, *((i, True) for i in timed), (timed[0], False)]
+    return [*calls, *((i, True) for i in timed), ((timed or warm)[0], False)]
 
 
 def _judge_call(track: _Track, task: Task, sample: int, call: Call) -> None:
@@ -211,29 +236,41 @@ def _judge_call(track: _Track, task: Task, sample: int, call: Call) -> None:
 
 
 def _run_round(track: _Track, task: Task, threads: int, options: JudgeOptions) -> None:
-    assert track.built is not None
-    assert track.built.library is not None
-    placement = Placement.END if track.rounds % 2 == 0 else Placement.START
-    session = Session(track.built.library, task.spec, threads, placement, options.mode, options.limits)
-    times, unseen = [], []
-    try:
-        with session:
-            try:
-                for sample, timed in _schedule(task):
-                    call = session.call(task.samples[sample].inputs)
-                    _judge_call(track, task, sample, call)
-                    if timed:
-                        times.append(call.inner_ns)
-                        unseen.append(_unseen(call, threads))
-            except CandidateFaultError:
-                track.log = session.log
-                raise
-    except CandidateFaultError as fault:
-        track.end(fault.verdict, fault.reason)
-        return
+    # Shapes that are not timed prove nothing more in a third process.
+    groups = task.spec.groups() if track.rounds < MIN_ROUNDS else task.spec.groups()[:1]
+    times: list[int] = []
+    unseen: list[int] = []
+    for group in groups:
+        try:
+            found = _run_group(track, task, group, threads, options)
+        except CandidateFaultError as fault:
+            track.end(fault.verdict, fault.reason)
+            return
+        times += [call.inner_ns for call in found]
+        unseen += [_unseen(call, threads) for call in found]
     track.times_ns += times
     track.unseen_ns += unseen
     track.rounds += 1
+
+
+def _run_group(track: _Track, task: Task, group: Sequence[int], threads: int, options: JudgeOptions) -> list[Call]:
+    """Run the samples of one shape in a fresh process, judge every call, give the timed ones."""
+    assert track.built is not None
+    assert track.built.library is not None
+    placement = Placement.END if track.rounds % 2 == 0 else Placement.START
+    spec = task.spec.at(group[0])
+    timed_calls = []
+    with Session(track.built.library, spec, threads, placement, options.mode, options.limits) as session:
+        try:
+            for sample, timed in _schedule(task, group):
+                call = session.call(task.samples[sample].inputs)
+                _judge_call(track, task, sample, call)
+                if timed:
+                    timed_calls.append(call)
+        except CandidateFaultError:
+            track.log = session.log
+            raise
+    return timed_calls
 
 
 # ---- time ------------------------------------------------------------------------------------------------------------
@@ -279,7 +316,7 @@ def _calibrate(
         raise CandidateFaultError(Verdict.COMPILE_ERROR, f"an empty kernel does not compile here: {built.log[:300]}")
     calls = []
     with Session(built.library, task.spec, threads, Placement.END, options.mode, options.limits) as session:
-        for sample, _ in _schedule(task):
+        for sample, _ in _schedule(task, task.spec.groups()[0]):
             calls.append(session.call(task.samples[sample].inputs))
     return _Clock(min(c.inner_ns for c in calls), min(_unseen(c, threads) for c in calls))
 
@@ -299,20 +336,21 @@ def _output_bytes(tensors: Sequence[TaskTensor]) -> int:
     return sum(int(np.prod(t.shape)) * min(8, expected_dtype(t.dtype).itemsize) for t in tensors)
 
 
-def floor_ns(task: Task, threads: int, clock_null_ns: int) -> float:
-    """Give the time below which no kernel can have done the work: every output has to be stored once.
-
-    Inputs do not count: a region may read only part of them.
-    """
+def floor_bytes(task: Task) -> int:
+    """Give the bytes that every right kernel has to move: every output once, and the inputs that must be read."""
     # Expectations of floats are kept in float64; the kernel stores half of that at most, hence the 2.
-    stores = _output_bytes(task.spec.outputs) / 2 / (store_rate() * _STORE_MARGIN * threads)
-    return max(stores, clock_null_ns * 0.5)
+    return _output_bytes(task.spec.outputs) // 2 + task.spec.must_read_bytes
+
+
+def floor_ns(task: Task, threads: int, clock_null_ns: int) -> float:
+    """Give the time below which no kernel can have done the work."""
+    return max(floor_bytes(task) / (store_rate() * _STORE_MARGIN * threads), clock_null_ns * 0.5)
 
 
 def _check_times(track: _Track, floor: float, clock: _Clock) -> None:
     fastest = min(track.times_ns)
     if fastest < floor:
-        reason = f"{fastest} ns is below the floor of {floor:.0f} ns for this much output"
+        reason = f"{fastest} ns is below the floor of {floor:.0f} ns for this much memory"
         track.end(Verdict.IMPOSSIBLE_TIME, reason)
         return
     unseen = min(track.unseen_ns) - clock.around_ns
@@ -321,6 +359,81 @@ def _check_times(track: _Track, floor: float, clock: _Clock) -> None:
             f"the judge's clock saw at least {unseen / 1e6:.3f} ms of work per call that the process did not report"
         )
         track.end(Verdict.IMPOSSIBLE_TIME, reason)
+
+
+# ---- side by side ----------------------------------------------------------------------------------------------------
+
+
+def _finalists(tracks: Sequence[_Track]) -> list[_Track]:
+    alive = sorted((t for t in tracks if t.running and t.times_ns), key=lambda t: statistics.median(t.times_ns))
+    close = [t for t in alive if statistics.median(t.times_ns) <= _KEEP_WITHIN * statistics.median(alive[0].times_ns)]
+    return close[: finals.MAX_FINALISTS]
+
+
+def _side_by_side(
+    tracks: list[_Track], task: Task, placement: Placement, threads: int, options: JudgeOptions, stack: ExitStack
+) -> finals.Pairs:
+    """Give every finalist a process, and every timed sample to all of them in turn.
+
+    A finalist that misbehaves here is out (its verdict says why); the pairs of that pass are not used.
+    """
+    sessions: list[Session] = []
+    for track in tracks:
+        assert track.built is not None
+        assert track.built.library is not None
+        with _blamed(track):
+            session = Session(track.built.library, task.spec, threads, placement, options.mode, options.limits)
+            sessions.append(stack.enter_context(session))
+    pairs = finals.Pairs([[] for _ in tracks], [[] for _ in tracks])
+    schedule = _schedule(task, task.spec.groups()[0])
+    cold = [(sample, True) for sample, timed in schedule if timed][: finals.COLD_SAMPLES]
+    steps = [(sample, timed, False) for sample, timed in schedule] + [(sample, timed, True) for sample, timed in cold]
+    for step, (sample, timed, flushed) in enumerate(steps):
+        for k in finals.turns(len(tracks), step):
+            with _blamed(tracks[k], sessions[k]):
+                call = sessions[k].call(task.samples[sample].inputs, flush=flushed)
+                _judge_call(tracks[k], task, sample, call)
+            if timed:
+                (pairs.cold if flushed else pairs.warm)[k].append(call.inner_ns)
+                if not flushed:
+                    tracks[k].unseen_ns.append(_unseen(call, threads))
+    return pairs
+
+
+class _FinalistOutError(Exception):
+    """A finalist got a verdict; the pass is begun again without it."""
+
+
+@contextlib.contextmanager
+def _blamed(track: _Track, session: Session | None = None) -> Iterator[None]:
+    try:
+        yield
+    except CandidateFaultError as fault:
+        if session is not None:
+            track.log = session.log
+        track.end(fault.verdict, fault.reason)
+        raise _FinalistOutError from fault
+
+
+def _finals(tracks: Sequence[_Track], task: Task, threads: int, options: JudgeOptions, deadline: float) -> None:
+    """Compare those that can still win, pair by pair, once with each placement of the buffers."""
+    while len(contenders := _finalists(tracks)) > 0 and time.monotonic() <= deadline:
+        total = finals.Pairs([[] for _ in contenders], [[] for _ in contenders])
+        try:
+            for placement in (Placement.END, Placement.START):
+                with contextlib.ExitStack() as stack:
+                    found = _side_by_side(contenders, task, placement, threads, options, stack)
+                for k in range(len(contenders)):
+                    total.warm[k] += found.warm[k]
+                    total.cold[k] += found.cold[k]
+        except _FinalistOutError:
+            continue
+        best = finals.best_of(total.warm)
+        for k, track in enumerate(contenders):
+            track.times_ns = total.warm[k]
+            track.cold_ns = total.cold[k]
+            track.ratio = finals.paired_ratio(total.warm[k], total.warm[best], contenders[best].id)
+        return
 
 
 # ---- all together ----------------------------------------------------------------------------------------------------
@@ -377,6 +490,8 @@ def evaluate(
     if like is not None:
         clock = _calibrated(like, task, arch, workdir, threads, options)
         _rounds(tracks, task, threads, options, deadline)
+        if all(t.rounds >= MIN_ROUNDS for t in tracks if t.running):
+            _finals(tracks, task, threads, options, deadline)
     floor = floor_ns(task, threads, clock.null_ns)
     for track in tracks:
         _conclude(track, floor, clock)
@@ -400,6 +515,7 @@ def evaluate(
         compiler=compiler_version(),
         sandbox=sandbox.kind,
         floor_ms=floor / 1e6,
+        floor_bytes=floor_bytes(task),
         call_overhead_ms=clock.null_ns / 1e6,
         self_test=tests,
         notes=tuple(notes),

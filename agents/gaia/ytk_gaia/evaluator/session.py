@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -60,6 +61,17 @@ class CandidateFaultError(Exception):
         super().__init__(reason)
         self.verdict = verdict
         self.reason = reason
+
+
+@functools.cache
+def cache_bytes() -> int:
+    """Give the size of the largest cache of the first processor; 32 MiB where the kernel does not say, 256 MiB at most."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        with contextlib.suppress(OSError, ValueError):
+            text = path.read_text(encoding="ascii").strip()
+            sizes.append(int(text.rstrip("KM")) * {"K": 1 << 10, "M": 1 << 20}.get(text[-1], 1))
+    return min(256 << 20, max(sizes, default=32 << 20))
 
 
 @dataclass(frozen=True)
@@ -137,7 +149,7 @@ class Session:
         sizes = sum(_bytes_of(t) for t in (*task.inputs, *task.outputs, *task.outputs))
         policy = SandboxPolicy(
             read_only=(library.parent, Path(candidate_runner.__file__)),
-            memory_bytes=sizes + MAX_WORKSPACE_BYTES,
+            memory_bytes=sizes + MAX_WORKSPACE_BYTES + 2 * cache_bytes(),
             file_bytes=1 << 20,
             tmp_bytes=1 << 20,
             processes=threads + 32,
@@ -252,6 +264,7 @@ class Session:
         task, limit = self._task, self._limits.start_s
         setup = {
             "threads": self._threads,
+            "flush_bytes": cache_bytes() * 2,
             "inputs": _described(task.inputs, None),
             "outputs": _described(task.outputs, None),
         }
@@ -287,11 +300,12 @@ class Session:
             "snapshots": [(o.offset, s.offset, o.size) for o, s in zip(outputs, snapshots, strict=True)],
         }
 
-    def call(self, inputs: Sequence[Array]) -> Call:
+    def call(self, inputs: Sequence[Array], *, flush: bool = False) -> Call:
         """Call the kernel on fresh inputs, with poisoned outputs and workspace, and look at what it left.
 
         Args:
             inputs: In storage dtype.
+            flush: Whether the process walks over more memory than the caches hold, just before.
 
         Returns:
             Times and raw output bytes; whether they are right is the caller's question.
@@ -313,7 +327,7 @@ class Session:
         nonce = secrets.token_hex(8)
         cpu_before = cpu_ns(self._worker)
         started = time.perf_counter_ns()
-        self._say(f"go {nonce}")
+        self._say(f"{'cold' if flush else 'go'} {nonce}")
         answer = self._answer(self._limits.call_s)
         outer = time.perf_counter_ns() - started
         cpu_after = cpu_ns(self._worker)

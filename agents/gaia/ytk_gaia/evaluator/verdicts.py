@@ -10,7 +10,7 @@ import msgspec
 from ytk_core.conditions import Conditions
 from ytk_core.errors import FormatError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Verdict(enum.StrEnum):
@@ -30,10 +30,28 @@ class Verdict(enum.StrEnum):
     NO_EVIDENCE = "NO_EVIDENCE"
 
 
+class PairedRatio(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Time relative to another candidate's, from calls side by side. ``low``, ``high``: confidence interval of the median."""
+
+    to: str
+    median: float
+    low: float
+    high: float
+    pairs: int
+    confidence: float
+
+    @property
+    def decided(self) -> bool:
+        """Whether the interval leaves no doubt which of the two is faster."""
+        return self.low > 1 or self.high < 1
+
+
 class CandidateResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One candidate's verdict.
 
-    ``times_ms``: one per timed call, in order. ``worst_error``: largest error over its limit, at most 1 where PASSED.
+    ``times_ms``: one per timed call in warm cache, in order. ``cold_ms``: median with the caches flushed before each call; only of
+    finalists, and only reported: the candidate's process does the flushing. ``ratio``: of finalists, to the best one.
+    ``worst_error``: largest error over its limit, at most 1 where PASSED.
     """
 
     id: str
@@ -46,6 +64,8 @@ class CandidateResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     processes: int = 0
     compile_s: float = 0.0
     log: str = ""
+    cold_ms: float | None = None
+    ratio: PairedRatio | None = None
 
 
 class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -59,6 +79,8 @@ class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     compiler: str
     sandbox: str
     floor_ms: float
+    floor_bytes: int
+    """Outputs, and the inputs of which every right kernel has to read at least this much."""
     call_overhead_ms: float
     self_test: dict[str, str]
     notes: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from ytk_core.formats.plugin_meta import (
 from ytk_gaia import GENERATOR_VERSION
 from ytk_gaia.generator import torch_extension
 from ytk_gaia.generator.cpp_printer import runtime_header
+from ytk_gaia.generator.emit_cpp import KernelTensor
 from ytk_gaia.generator.region_input import Region
 from ytk_gaia.generator.strategies import CandidateKernel
 from ytk_gaia.task_format import TaskSpec
@@ -52,11 +53,14 @@ def _variant_id(context: BundleContext) -> str:
     return "-".join(floats)
 
 
+def _dims(tensor: KernelTensor) -> list[int | None]:
+    return [None if axis in tensor.dynamic_axes else n for axis, n in enumerate(tensor.shape)]
+
+
 def plugin_meta(candidate: CandidateKernel, context: BundleContext) -> PluginMeta:
     """Write the contract of a candidate."""
     region, kernel = context.region, candidate.kernel
     border, spec = region.border, region.spec
-    per_thread = bool(kernel.per_thread_workspace_bytes)
     return PluginMeta(
         schema_version=SCHEMA_VERSION,
         plugin_namespace=spec.namespace,
@@ -64,10 +68,11 @@ def plugin_meta(candidate: CandidateKernel, context: BundleContext) -> PluginMet
         plugin_version=spec.version,
         deployment_target=context.target,
         inputs=[
-            InputDecl(name=t.name, rank=len(t.shape), dims=list(t.shape), role=declared.role)
+            InputDecl(name=t.name, rank=len(t.shape), dims=_dims(t), role=declared.role)
             for t, declared in zip(border.inputs, spec.inputs, strict=True)
         ],
-        outputs=[OutputDecl(name=t.name, rank=len(t.shape), shape=[str(n) for n in t.shape]) for t in border.outputs],
+        outputs=[OutputDecl(name=t.name, rank=len(t.shape), shape=list(t.extents)) for t in border.outputs],
+        extents=list(context.task.extents),
         variants=[
             Variant(
                 id=_variant_id(context),
@@ -76,8 +81,8 @@ def plugin_meta(candidate: CandidateKernel, context: BundleContext) -> PluginMet
             )
         ],
         launcher=Launcher(
-            workspace="ytk_workspace" if per_thread else None,
-            fixed_workspace_bytes=0 if per_thread else kernel.fixed_workspace_bytes,
+            workspace="ytk_workspace" if kernel.workspace_function else None,
+            fixed_workspace_bytes=0 if kernel.workspace_function else kernel.fixed_workspace_bytes,
         ),
         tolerance=_tolerance(context.task),
         generator=Generator(
@@ -103,5 +108,5 @@ def candidate_text(candidate: CandidateKernel, context: BundleContext) -> str:
     source = candidate.kernel.source
     if context.target is DeploymentTarget.TORCH:
         source += torch_extension.wrapper(context.region.spec.name, context.region.border, candidate.kernel)
-    bundle = KernelBundle(header=runtime_header(), source=source, meta=plugin_meta(candidate, context))
+    bundle = KernelBundle(header=runtime_header(source), source=source, meta=plugin_meta(candidate, context))
     return render_bundle(bundle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,11 @@ from ytk_gaia.generator import inductor_adapter as inductor
 
 aten = torch.ops.aten
 ops = inductor.ops
+
+CONVOLUTIONS = frozenset(
+    {aten.convolution.default, aten.conv1d.default, aten.conv2d.default, aten.conv2d.padding, aten.conv3d.default}
+)
+_MAX_TAPS = 64
 
 
 @dataclass(frozen=True)
@@ -157,12 +163,72 @@ def lower_convolution(
             mask = ops.logical_and(mask, condition)
         return ops.masked(mask, product, 0.0)
 
-    channels = per_group_out * groups
-    ranges = [channels, *geometry.outputs]
-    if batched:
-        ranges.insert(0, x.get_size()[0])
+    ranges = _ranges(geometry, x, batched=batched)
     result = inductor.reduction(x.get_device(), x.get_dtype(), ranges, [per_group_in, *geometry.kernel], body)
+    return _with_bias(result, bias, geometry)
+
+
+def _ranges(geometry: _Geometry, x: Any, *, batched: bool) -> list[Any]:
+    ranges = [geometry.out_channels_per_group * geometry.groups, *geometry.outputs]
+    return [x.get_size()[0], *ranges] if batched else ranges
+
+
+def _with_bias(result: Any, bias: Any, geometry: _Geometry) -> Any:
     if bias is None:
         return result
-    shape = [channels, *([1] * spatial)]
+    shape = [geometry.out_channels_per_group * geometry.groups, *([1] * len(geometry.kernel))]
     return inductor.lowerings[aten.add.Tensor](result, inductor.lowerings[aten.view.default](bias, shape))
+
+
+def lower_unrolled(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Any:
+    """Lower a depthwise ``aten.convolution`` as one pointwise expression, a term per tap; others as :func:`lower_convolution`.
+
+    Left unrealised, so that what follows (bias, activation, a residual) becomes part of the same loop; the loop is vectorised
+    along the innermost dim, and split where padding ends.
+    """
+    geometry = _geometry(x, weight, stride, padding, dilation, transposed, output_padding, groups)
+    counts = [sympy.sympify(n) for n in (geometry.in_channels_per_group, *geometry.kernel)]
+    if transposed or counts[0] != 1 or not all(n.is_Integer for n in counts) or sympy.prod(counts) > _MAX_TAPS:
+        arguments = (x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+        return lower_convolution(*arguments)
+    x.realize()
+    weight.realize()
+    load_x, load_weight = x.make_loader(), weight.make_loader()
+    batched = len(x.get_size()) == len(geometry.kernel) + 2
+
+    def term(index: Any, taps: tuple[int, ...]) -> Any:
+        n, channel, *out = index if batched else (None, *index)
+        steps = [_source(geometry, d, out[d], sympy.Integer(tap)) for d, tap in enumerate(taps)]
+        source = [inductor.FloorDiv(channel, geometry.out_channels_per_group), *(position for position, _ in steps)]
+        if batched:
+            source.insert(0, n)
+        weight_index = [channel, sympy.Integer(0), *map(sympy.Integer, taps)]
+        mask = None
+        for condition in (c for _, conditions in steps for c in conditions):
+            mask = condition if mask is None else ops.logical_and(mask, condition)
+
+        def product() -> Any:
+            return ops.mul(load_x(source), load_weight(weight_index))
+
+        return product() if mask is None else ops.masked(mask, product, 0.0)
+
+    def body(index: Any) -> Any:
+        total = None
+        for taps in itertools.product(*(range(int(n)) for n in geometry.kernel)):
+            value = term(index, taps)
+            total = value if total is None else ops.add(total, value)
+        return total
+
+    ranges = _ranges(geometry, x, batched=batched)
+    result = inductor.pointwise(x.get_device(), x.get_dtype(), ranges, body, realize=False)
+    return _with_bias(result, bias, geometry)

@@ -20,6 +20,7 @@ import sympy
 import torch
 
 from ytk_gaia.generator import inductor_adapter as inductor
+from ytk_gaia.generator.index_split import Split, find_interior
 from ytk_gaia.generator.lowering import CannotLowerError
 
 # What a value is while it is computed with: halves are widened on load and rounded on store.
@@ -42,15 +43,28 @@ STORAGE_TYPE: dict[Any, str] = {
 }
 
 
-def runtime_header() -> str:
-    """Give the text of ``ytk_loops.h``, which goes into every bundle's header."""
-    return resources.files("ytk_gaia").joinpath("cpp/ytk_loops.h").read_text(encoding="utf-8")
+@functools.cache
+def _header(name: str) -> str:
+    return resources.files("ytk_gaia").joinpath("cpp", name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _special_operations() -> frozenset[str]:
+    defined = r"YTK_(?:SPECIAL[12]|POLYNOMIAL)\((\w+),"
+    return frozenset(re.findall(defined, _header("ytk_special.h"))) - {"name"}
+
+
+def runtime_header(source: str = "") -> str:
+    """Give what goes into a bundle's header: ``ytk_loops.h``, and the special functions where ``source`` calls one."""
+    called = set(re.findall(r"\bytk::op_(\w+)", source))
+    special = _header("ytk_special.h") if called & _special_operations() else ""
+    return _header("ytk_loops.h") + special
 
 
 @functools.cache
 def printable_operations() -> frozenset[str]:
-    """Give the scalar operations that the runtime header defines (``op_<name>``)."""
-    return frozenset(re.findall(r"\bop_(\w+)", runtime_header()))
+    """Give the scalar operations that the runtime headers define (``op_<name>``)."""
+    return frozenset(re.findall(r"\bop_(\w+)", _header("ytk_loops.h"))) | _special_operations()
 
 
 def c_type(dtype: Any, table: dict[Any, str] = COMPUTE_TYPE) -> str:
@@ -65,11 +79,18 @@ def c_type(dtype: Any, table: dict[Any, str] = COMPUTE_TYPE) -> str:
         raise CannotLowerError([f"dtype {dtype}"]) from err
 
 
+_DYNAMIC = re.compile(r"[su]\d+")
+
+
 class IndexPrinter(inductor.CppPrinter):  # type: ignore[misc]  # torch carries no types
     """Index expressions as C++ over int64_t, with no help from libtorch's headers."""
 
     def _print_Integer(self, expr: Any) -> str:  # noqa: N802 -- sympy's dispatch
         return f"{int(expr)}L"
+
+    def _print_Symbol(self, expr: Any) -> str:  # noqa: N802
+        # torch's names of dynamic extents (s77) would meet those of a reduction's running results (s0).
+        return f"extent_{expr.name}" if _DYNAMIC.fullmatch(expr.name) else str(expr.name)
 
     def _quotient(self, numerator: Any, divisor: Any) -> str:
         top, bottom = self.doprint(numerator), self.doprint(divisor)
@@ -99,6 +120,35 @@ class IndexPrinter(inductor.CppPrinter):  # type: ignore[misc]  # torch carries 
 def print_index(expression: Any) -> str:
     """Print an index or size expression as C++."""
     return str(IndexPrinter().doprint(sympy.sympify(expression)))
+
+
+_RELATIONS: dict[Any, str] = {
+    sympy.Eq: "==",
+    sympy.Ne: "!=",
+    sympy.StrictLessThan: "<",
+    sympy.LessThan: "<=",
+    sympy.StrictGreaterThan: ">",
+    sympy.GreaterThan: ">=",
+}
+
+
+def print_condition(condition: Any) -> str:
+    """Print a condition on extents as C++.
+
+    Raises:
+        CannotLowerError: It is of a form that guards do not take.
+    """
+    if condition in {sympy.true, sympy.false}:
+        return str(condition == sympy.true).lower()
+    for kind, sign in _RELATIONS.items():
+        if isinstance(condition, kind):
+            return f"({print_index(condition.lhs)} {sign} {print_index(condition.rhs)})"
+    joined = {sympy.And: " && ", sympy.Or: " || "}.get(condition.func)
+    if joined:
+        return f"({joined.join(map(print_condition, condition.args))})"
+    if isinstance(condition, sympy.Not):
+        return f"!{print_condition(condition.args[0])}"
+    raise CannotLowerError([f"condition {condition} on an extent"])
 
 
 class NestKind(enum.Enum):
@@ -159,7 +209,11 @@ class Nest:
     reads: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)
     sort: SortKeys | None = None
+    split: Split | None = None
 
+
+_JOINS = frozenset({"", "add", "mul", "maximum", "minimum"})
+"""How a scatter joins a value with the element that it lands on."""
 
 _SIMPLE_REDUCTIONS = {
     # torch's name: (initial value, step, combination of partial results)
@@ -179,9 +233,21 @@ class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc]  # torch carri
         nest: Filled while the loop body runs.
         pointer_of: Inductor's buffer name to the C++ pointer of its storage.
         dtype_of: Inductor's buffer name to torch dtype.
+        assumed: Conditions (expressions that are not negative) that hold wherever this text will run.
     """
 
-    def __init__(self, nest: Nest, pointer_of: Callable[[str], str], dtype_of: Callable[[str], Any]) -> None:
+    def __init__(
+        self,
+        nest: Nest,
+        pointer_of: Callable[[str], str],
+        dtype_of: Callable[[str], Any],
+        assumed: frozenset[Any] = frozenset(),
+    ) -> None:
+        self._assumed = assumed
+        self._integers: dict[str, Any] = {}
+        self._conditions: dict[str, frozenset[Any]] = {}
+        self.masks: set[Any] = set()
+        """Every condition that a mask was made of."""
         self._nest = nest
         self._pointer_of = pointer_of
         self._dtype_of = dtype_of
@@ -208,7 +274,8 @@ class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc]  # torch carri
             if expression in known:
                 return known[expression]
         name = self._new()
-        self._say(f"const auto {name} = {expression};")
+        # What computed a mask is left over where the mask is assumed.
+        self._say(f"{'[[maybe_unused]] ' if self._assumed else ''}const auto {name} = {expression};")
         self._known[-1][expression] = name
         return name
 
@@ -250,11 +317,53 @@ class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc]  # torch carri
 
     def constant(self, value: Any, dtype: Any) -> str:
         """Print a literal."""
-        return self._let(f"({c_type(dtype)})({self._text(value)})")
+        name = self._let(f"({c_type(dtype)})({self._text(value)})")
+        if dtype is torch.int64 and isinstance(value, int):
+            self._integers[name] = sympy.Integer(value)
+        return name
 
     def index_expr(self, expr: Any, dtype: Any) -> str:
         """Print an index as a value."""
-        return self._let(f"({c_type(dtype)})({print_index(expr)})")
+        name = self._let(f"({c_type(dtype)})({print_index(expr)})")
+        if dtype is torch.int64:
+            self._integers[name] = sympy.sympify(expr)
+        return name
+
+    def _comparison(self, operation: str, a: Any, b: Any, difference: Callable[[Any, Any], Any]) -> str:
+        name = self._default(operation, (a, b), {})
+        if a in self._integers and b in self._integers:
+            self._conditions[name] = frozenset({sympy.expand(difference(self._integers[a], self._integers[b]))})
+        return name
+
+    def ge(self, a: Any, b: Any) -> str:
+        """Compare; of two indices it is remembered what the result says about loop variables. The next three likewise."""
+        return self._comparison("ge", a, b, lambda x, y: x - y)
+
+    def gt(self, a: Any, b: Any) -> str:
+        """Compare."""
+        return self._comparison("gt", a, b, lambda x, y: x - y - 1)
+
+    def le(self, a: Any, b: Any) -> str:
+        """Compare."""
+        return self._comparison("le", a, b, lambda x, y: y - x)
+
+    def lt(self, a: Any, b: Any) -> str:
+        """Compare."""
+        return self._comparison("lt", a, b, lambda x, y: y - x - 1)
+
+    def _both(self, operation: str, a: Any, b: Any) -> str:
+        name = self._default(operation, (a, b), {})
+        if a in self._conditions and b in self._conditions:
+            self._conditions[name] = self._conditions[a] | self._conditions[b]
+        return name
+
+    def logical_and(self, a: Any, b: Any) -> str:
+        """Join two conditions."""
+        return self._both("logical_and", a, b)
+
+    def and_(self, a: Any, b: Any) -> str:
+        """Join two conditions."""
+        return self._both("and_", a, b)
 
     def value_expr(self, expr: Any, dtype: Any) -> str:
         """Print a symbolic value."""
@@ -297,11 +406,19 @@ class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc]  # torch carri
 
     def masked(self, mask: str, body: Callable[[], Any], other: Any) -> str:
         """Evaluate ``body`` only where the mask holds: its loads may be out of bounds elsewhere."""
+        needed = self._conditions.get(mask)
+        if needed is not None:
+            self.masks |= needed
+            left = needed - self._assumed
+            if not left:
+                return str(body())
+            if left != needed:
+                mask = " && ".join(sorted(f"({print_index(c)} >= 0)" for c in left))
         with self._block() as block:
             result = body()
         function = self._new()
         self._say(f"const auto {function} = [&]() {{ {' '.join(block)} return {result}; }};")
-        return self._let(f"{mask} ? {function}() : (decltype({function}()))({self._text(other)})")
+        return self._let(f"({mask}) ? {function}() : (decltype({function}()))({self._text(other)})")
 
     # ---- memory ------------------------------------------------------------------------------------------------------
 
@@ -329,7 +446,8 @@ class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc]  # torch carri
 
     def store(self, name: str, index: Any, value: str, mode: str | None = None) -> None:
         """Write one element, or add to it."""
-        if mode not in {None, "atomic_add"}:
+        join = {"atomic_add": "add"}.get(mode, mode) if mode is not None else ""
+        if join not in _JOINS:
             raise CannotLowerError([f"store mode {mode}"])
         self._nest.writes.add(name)
         target = f"{self._pointer_of(name)}[{print_index(index)}]"
@@ -338,7 +456,7 @@ class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc]  # torch carri
             return
         # No atomics: a scatter runs in one thread, so that its sums have one order and two runs agree bit by bit.
         self._nest.kind = NestKind.SCATTER
-        self._say(f"ytk::store({target}, ytk::op_add(ytk::load({target}), {value}));")
+        self._say(f"ytk::store({target}, ytk::op_{join}(ytk::load({target}), {value}));")
 
     def store_reduction(self, name: str, index: Any, value: str) -> None:
         """Write the result of a reduction after its loops."""
@@ -439,10 +557,21 @@ def print_nest(operation: Any, pointer_of: Callable[[str], str], dtype_of: Calla
         CannotLowerError: The body holds something that has no C++ form.
     """
     (sizes, reduced), body = operation.simplify_and_reorder()
-    nest = Nest(operation.get_name(), list(sizes), list(reduced))
-    printer = LoopPrinter(nest, pointer_of, dtype_of)
-    with inductor.V.set_ops_handler(printer):
-        body(loop_variables(len(sizes)), reduction_variables(len(reduced)))
+    variables = loop_variables(len(sizes))
+
+    def printed(assumed: frozenset[Any]) -> tuple[Nest, LoopPrinter]:
+        nest = Nest(operation.get_name(), list(sizes), list(reduced))
+        printer = LoopPrinter(nest, pointer_of, dtype_of, assumed)
+        with inductor.V.set_ops_handler(printer):
+            body(variables, reduction_variables(len(reduced)))
+        return nest, printer
+
+    nest, printer = printed(frozenset())
+    interior = find_interior(printer.masks, variables, sizes[-1]) if sizes else None
+    if interior is not None and nest.kind is NestKind.POINTWISE:
+        inside = " && ".join(sorted(f"({print_index(c)} >= 0)" for c in interior.outer)) or "true"
+        free, middle = printed(interior.inner | interior.outer)[0].body, printed(interior.inner)[0].body
+        nest.split = Split(interior, inside, free, middle)
     if isinstance(operation.layout, inductor.ir.MutationLayoutSHOULDREMOVE):
         nest.kind = NestKind.SCATTER
     return nest

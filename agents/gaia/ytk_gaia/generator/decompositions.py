@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ytk_gaia.generator import scatter
+
 aten = torch.ops.aten
 
 _NEAREST = 1
@@ -126,6 +128,7 @@ def cdist_forward(x: torch.Tensor, y: torch.Tensor, p: float = 2.0, _compute_mod
 
 
 TABLE: dict[Any, Callable[..., Any]] = {
+    aten.scatter_reduce.two: scatter.scatter_mean,
     aten.grid_sampler_3d.default: grid_sampler_3d,
     aten.topk.default: topk,
     aten.kthvalue.default: kthvalue,

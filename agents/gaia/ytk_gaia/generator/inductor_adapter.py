@@ -55,6 +55,7 @@ lowerings = _symbol("torch._inductor.lowering", "lowerings", "table: operator to
 _lowering_module = importlib.import_module("torch._inductor.lowering")
 _symbol("torch._inductor.lowering", "use_scatter_fallback", "patched: summing scatters become loops, not library calls")
 FloorDiv = _symbol("torch.utils._sympy.functions", "FloorDiv", "integer division in index expressions")
+CleanDiv = _symbol("torch.utils._sympy.functions", "CleanDiv", "division known to have no remainder, in output shapes")
 ModularIndexing = _symbol("torch.utils._sympy.functions", "ModularIndexing", "(x // d) % m in index expressions")
 ir = _symbol("torch._inductor", "ir", "loop IR nodes")
 for _name in (
@@ -67,6 +68,7 @@ for _name in (
     "Pointwise",
     "Reduction",
     "ReinterpretView",
+    "Scatter",
     "ShapeAsConstantBuffer",
     "NoneAsConstantBuffer",
     "TemplateBuffer",
@@ -186,6 +188,27 @@ def fake_mode_of(values: list[Any]) -> Any:
     return _FakeTensorMode()
 
 
+def _shape_env(values: list[Any]) -> Any:
+    return next((v.fake_mode.shape_env for v in values if isinstance(v, _FakeTensor)), None)
+
+
+def guard_count(values: list[Any]) -> int:
+    """Give the number of conditions on dynamic extents so far."""
+    shape_env = _shape_env(values)
+    return len(shape_env.guards) if shape_env is not None else 0
+
+
+def guards_after(values: list[Any], count: int) -> tuple[Any, ...]:
+    """Give the conditions on dynamic extents that came after the first ``count``."""
+    shape_env = _shape_env(values)
+    return tuple(guard.expr for guard in shape_env.guards[count:]) if shape_env is not None else ()
+
+
+def fixed_extent(graph: Any, expression: Any) -> Any:
+    """Give an extent as the lowering knows it by now: an operator may have fixed a symbol to a number."""
+    return graph.sizevars.simplify(sympy.sympify(expression))
+
+
 def run_graph(
     module: torch.fx.GraphModule,
     example_inputs: list[Any],
@@ -239,8 +262,31 @@ def reduction(
     return box
 
 
-def pointwise(device: Any, dtype: torch.dtype, ranges: list[Any], body: Callable[[Any], Any]) -> Any:
-    """Make a pointwise loop over ``ranges``, as a buffer of its own."""
+def scatter(
+    target: Any, ranges: list[Any], value: Callable[[Any], Any], place: Callable[[Any], list[Any]], mode: str | None
+) -> None:
+    """Write ``value`` at ``place`` into a realised buffer for every point of ``ranges``, as an operation of its own.
+
+    ``mode`` reaches the printer's ``store`` as it is; None: plain writes.
+    """
+    data = ir.Scatter(
+        device=target.get_device(),
+        dtype=target.get_dtype(),
+        inner_fn=value,
+        ranges=ranges,
+        output_indexer=place,
+        scatter_mode=mode,
+    )
+    buffer = ir.ComputedBuffer(name=None, layout=ir.MutationLayoutSHOULDREMOVE(target), data=data)
+    buffer.name = V.graph.register_buffer(buffer)
+    V.graph.register_operation(buffer)
+
+
+def pointwise(
+    device: Any, dtype: torch.dtype, ranges: list[Any], body: Callable[[Any], Any], *, realize: bool = True
+) -> Any:
+    """Make a pointwise loop over ``ranges``: a buffer of its own, or (``realize`` False) part of whoever reads it."""
     box = ir.Pointwise.create(device=device, dtype=dtype, inner_fn=body, ranges=ranges)
-    box.realize()
+    if realize:
+        box.realize()
     return box

@@ -13,7 +13,7 @@ from typing import Any
 import sympy
 import torch
 
-from ytk_gaia.generator import convolution, decompositions
+from ytk_gaia.generator import convolution, decompositions, scatter, small_linalg
 from ytk_gaia.generator import inductor_adapter as inductor
 
 aten = torch.ops.aten
@@ -60,11 +60,13 @@ class LoweredRegion:
         graph: Inductor's ``GraphLowering`` after its run.
         input_names: Graph input names in the order of the program's placeholders.
         program: The decomposed program, for its signature.
+        guards: Conditions on dynamic extents that the loop IR relies on.
     """
 
     graph: Any
     input_names: list[str]
     program: torch.export.ExportedProgram
+    guards: tuple[Any, ...] = ()
 
 
 def _matmul(a: Any, b: Any) -> Any:
@@ -109,12 +111,15 @@ LOOP_LOWERINGS: dict[Any, Callable[..., Any]] = {
     aten.bmm.default: _batched_matmul,
     aten.addmm.default: _addmm,
     aten.convolution.default: convolution.lower_convolution,
+    aten.scatter_reduce.two: scatter.lower_scatter_reduce,
+    aten._linalg_check_errors.default: small_linalg.lower_check_errors,  # noqa: SLF001 -- the operator's name
 }
 
 
 def _decomposition_table(plan: LoweringPlan) -> dict[Any, Callable[..., Any]]:
     table = inductor.inductor_decompositions()
     table.update(decompositions.TABLE)
+    table.update(small_linalg.TABLE)
     table.update(plan.decompositions)
     for op in plan.keep:
         table.pop(op, None)
@@ -190,6 +195,7 @@ def lower(program: torch.export.ExportedProgram, plan: LoweringPlan) -> LoweredR
     module = decomposed.graph_module
     values = _contiguous_placeholders(module)
     table = {**LOOP_LOWERINGS, **plan.lowerings}
+    before = inductor.guard_count(values)
     try:
         graph = inductor.run_graph(module, values, table, plan.options)
     except (NotImplementedError, AssertionError, AttributeError, TypeError) as err:
@@ -202,7 +208,7 @@ def lower(program: torch.export.ExportedProgram, plan: LoweringPlan) -> LoweredR
     left = _library_calls(graph)
     if left:
         raise CannotLowerError(left)
-    return LoweredRegion(graph, list(graph.graph_input_names), decomposed)
+    return LoweredRegion(graph, list(graph.graph_input_names), decomposed, inductor.guards_after(values, before))
 
 
 def static_int(value: Any) -> int:

@@ -19,7 +19,9 @@ from ytk_core.formats.plugin_meta import Role
 from ytk_core.formats.region import RegionSpec, RegionTensor, read_region_spec, region_digest
 
 from ytk_gaia.generator import inductor_adapter as inductor
+from ytk_gaia.generator.dims import DimSymbols, captured_extent, check_axes, dynamic_axes
 from ytk_gaia.generator.emit_cpp import Border, KernelTensor
+from ytk_gaia.generator.extents import bounds
 
 _ROLE_OF_KIND = {
     "USER_INPUT": Role.ACTIVATION,
@@ -68,11 +70,7 @@ def _dtype(value: torch.Tensor, where: str) -> DType:
 
 
 def _shape(value: torch.Tensor, where: str) -> tuple[int, ...]:
-    for extent in value.shape:
-        if not isinstance(extent, int):
-            msg = f"{where} has the dynamic extent {extent}; kernels of this version are made for fixed shapes"
-            raise UserError(msg, code="dynamic_shape", hint="Prepare the model with fixed input shapes.")
-    return tuple(value.shape)
+    return tuple(captured_extent(extent, where) for extent in value.shape)
 
 
 def identifier(text: str) -> str:
@@ -129,11 +127,11 @@ def derive_spec(program: torch.export.ExportedProgram, name: str) -> RegionSpec:
     """Describe a program that carries no spec: every placeholder is an input of the node, in the program's order.
 
     Args:
-        program: Fixed in shape.
+        program: Fixed in shape, or with dynamic dims.
         name: Plugin name; made a C identifier.
 
     Raises:
-        UserError: A border tensor is dynamic, no tensor, or of a dtype that no engine passes.
+        UserError: A border tensor has data-dependent extents, is no tensor, or of a dtype that no engine passes.
     """
     inputs = tuple(
         RegionTensor(
@@ -141,12 +139,18 @@ def derive_spec(program: torch.export.ExportedProgram, name: str) -> RegionSpec:
             dtype=_dtype(p.value, f"input {p.name}"),
             shape=_shape(p.value, f"input {p.name}"),
             role=_ROLE_OF_KIND.get(p.kind, Role.CONSTANT),
+            dynamic_axes=dynamic_axes(p.value),
         )
         for p in _placeholders(program)
         if isinstance(p.value, torch.Tensor)
     )
     outputs = tuple(
-        RegionTensor(name=f"output_{index}", dtype=_dtype(v, f"output {index}"), shape=_shape(v, f"output {index}"))
+        RegionTensor(
+            name=f"output_{index}",
+            dtype=_dtype(v, f"output {index}"),
+            shape=_shape(v, f"output {index}"),
+            dynamic_axes=dynamic_axes(v),
+        )
         for index, (_, v) in enumerate(_output_values(program))
     )
     if not inputs or not outputs:
@@ -184,15 +188,13 @@ def _match(spec: RegionSpec, placeholders: list[_Placeholder]) -> list[int]:
 
 
 def _check_tensor(kind: str, index: int, tensor: RegionTensor, value: torch.Tensor) -> None:
-    if tensor.dynamic_axes:
-        _shape_error = f"{kind} {index} ({tensor.name}) has dynamic axes {tensor.dynamic_axes}"
-        raise UserError(
-            f"{_shape_error}; kernels of this version are made for fixed shapes",
-            code="dynamic_shape",
-            hint="Prepare the model with fixed input shapes.",
-        )
-    found = (_dtype(value, f"{kind} {index}"), _shape(value, f"{kind} {index}"))
-    if found != (tensor.dtype, tuple(tensor.shape)):
+    where = f"{kind} {index} ({tensor.name})"
+    found = (_dtype(value, where), _shape(value, where))
+    if len(found[1]) == len(tensor.shape) and kind == "input":
+        check_axes(where, tensor.dynamic_axes, value)
+    free = {*dynamic_axes(value), *tensor.dynamic_axes}
+    fixed = [[n for axis, n in enumerate(shape) if axis not in free] for shape in (found[1], tensor.shape)]
+    if found[0] != tensor.dtype or len(found[1]) != len(tensor.shape) or fixed[0] != fixed[1]:
         msg = f"{kind} {index} ({tensor.name}) is {tensor.dtype}{list(tensor.shape)} in the spec and {found[0]}{list(found[1])} in the program"
         raise FormatError(msg, code="region_mismatch", hint=_HINT)
 
@@ -202,7 +204,7 @@ def bind(program: torch.export.ExportedProgram, spec: RegionSpec) -> Region:
 
     Raises:
         FormatError: Spec and program do not fit together.
-        UserError: A dynamic axis, a mutation or a dtype that kernels do not take.
+        UserError: An axis that was declared dynamic is not, a mutation, or a dtype that kernels do not take.
     """
     placeholders = _placeholders(program)
     feeds = _match(spec, placeholders)
@@ -222,11 +224,28 @@ def bind(program: torch.export.ExportedProgram, spec: RegionSpec) -> Region:
             msg = f"input {p.name} of the program is not in the region spec, and no value is stored for it"
             raise FormatError(msg, code="region_mismatch", hint=_HINT)
         baked[index] = p.stored.detach()
+    fed = [placeholders[feed].value for feed in feeds]
+    symbols = DimSymbols(fed)
     border = Border(
-        inputs=tuple(KernelTensor(identifier(t.name), t.dtype, tuple(t.shape)) for t in spec.inputs),
-        outputs=tuple(KernelTensor(identifier(t.name), t.dtype, tuple(t.shape)) for t in spec.outputs),
+        inputs=tuple(
+            KernelTensor(
+                identifier(t.name), t.dtype, _shape(v, t.name), dynamic_axes(v), symbols.expressions(v, t.name)
+            )
+            for t, v in zip(spec.inputs, fed, strict=True)
+        ),
+        outputs=tuple(
+            KernelTensor(
+                identifier(t.name),
+                t.dtype,
+                _shape(v, t.name),
+                dynamic_axes(v),
+                symbols.expressions(v, f"output {t.name}"),
+            )
+            for t, (_, v) in zip(spec.outputs, results, strict=True)
+        ),
         placeholder_of=tuple(feeds),
         baked=baked,
+        ranges={place: bounds(program.range_constraints.get(s)) for place, s in symbols.places.items()},
     )
     examples = _examples(program, placeholders)
     return Region(program, spec, border, tuple(examples[feed] for feed in feeds))

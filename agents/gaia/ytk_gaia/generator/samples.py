@@ -18,8 +18,10 @@ from ytk_core.errors import UserError
 from ytk_core.formats.plugin_meta import Role
 
 from ytk_gaia.generator import inductor_adapter as inductor
+from ytk_gaia.generator.emit_cpp import KernelTensor
+from ytk_gaia.generator.extents import ShapeSet, choose, tested_extents
 from ytk_gaia.generator.region_input import Region
-from ytk_gaia.task_format import FLOATS, Sample, SampleLimits, Task, TaskSpec, TaskTensor, expected_dtype
+from ytk_gaia.task_format import FLOATS, Sample, SampleLimits, SampleShapes, Task, TaskSpec, TaskTensor, expected_dtype
 
 Array = np.ndarray[Any, Any]
 
@@ -27,6 +29,8 @@ NOISE_MULTIPLE = 16.0
 """How much worse than torch a kernel's rounding may be: it sums in another order."""
 _AMBIGUOUS_SHARE = 0.01
 _MAX_TIMED, _MIN_TIMED = 10, 3
+_PER_SHAPE = 2
+"""Samples at each shape besides the captured one."""
 _MAX_TASK_BYTES = 192 << 20
 
 _EPSILON = {DType.FLOAT64: 2.0**-52, DType.FLOAT32: 2.0**-23, DType.FLOAT16: 2.0**-10, DType.BFLOAT16: 2.0**-7}
@@ -103,6 +107,27 @@ class RegionRunner:
         interpreter = _Double(module) if double else torch.fx.Interpreter(module)
         with torch.no_grad():
             return list(interpreter.run(*self._arguments(inputs, double=double)))
+
+    def dependent_elements(self, inputs: Sequence[Array]) -> list[int]:
+        """Give for each floating-point input the bytes of the elements that some output has a gradient by."""
+        arguments = self._arguments(inputs, double=False)
+        border, leaves = self._region.border, []
+        for tensor, placeholder in zip(border.inputs, border.placeholder_of, strict=True):
+            if tensor.dtype in FLOATS:
+                arguments[placeholder] = arguments[placeholder].detach().requires_grad_()
+                leaves.append((arguments[placeholder], itemsize(tensor.dtype)))
+        results = [
+            r for r in torch.fx.Interpreter(self._region.program.graph_module).run(*arguments) if r.requires_grad
+        ]
+        if not results or not leaves:
+            return []
+        generator = torch.Generator().manual_seed(0)
+        # Random weights: a sum of a normalised row has no gradient, though every element is read.
+        weights = [torch.rand(r.shape, generator=generator).to(r.dtype) + 0.5 for r in results]
+        gradients = torch.autograd.grad(results, [t for t, _ in leaves], weights, allow_unused=True)
+        return [
+            int(torch.count_nonzero(g)) * size for g, (_, size) in zip(gradients, leaves, strict=True) if g is not None
+        ]
 
 
 # ---- inputs ----------------------------------------------------------------------------------------------------------
@@ -207,6 +232,15 @@ def _scaled(array: Array, dtype: DType, factor: float) -> Array:
     return _as_storage(_from_storage(array, dtype).double().numpy() * factor, dtype)
 
 
+def _draw_all(
+    region: Region, ranges: Sequence[InputRange], generator: np.random.Generator, shapes: ShapeSet | None = None
+) -> list[Array]:
+    """Draw every input, at the captured shapes or others."""
+    tensors = region.border.inputs
+    at = shapes.inputs if shapes else [t.shape for t in tensors]
+    return [_draw(generator, s, t.dtype, r) for s, t, r in zip(at, tensors, ranges, strict=True)]
+
+
 def _structured(
     region: Region, ranges: Sequence[InputRange], generator: np.random.Generator
 ) -> Iterator[tuple[str, list[Array]]]:
@@ -220,7 +254,7 @@ def _structured(
     ]
 
     def fresh() -> list[Array]:
-        return [_draw(generator, t.shape, t.dtype, r) for t, r in zip(tensors, ranges, strict=True)]
+        return _draw_all(region, ranges, generator)
 
     base = fresh()
     # The same values in another order: catches what reads only part of them or sorts them out by position.
@@ -289,6 +323,7 @@ def _expect(
     tolerance: float | None,
     *,
     double: bool,
+    shapes: ShapeSet | None = None,
 ) -> _Expected:
     own = runner.run(inputs, double=False)
     wide = runner.run(inputs, double=True) if double else own
@@ -296,8 +331,9 @@ def _expect(
     for index, tensor in enumerate(region.border.outputs):
         dtype = expected_dtype(tensor.dtype)
         want, got = _to_numpy(wide[index], dtype), _to_numpy(own[index], dtype)
-        if want.shape != tensor.shape:
-            msg = f"output {index} has shape {list(want.shape)}, its declaration says {list(tensor.shape)}"
+        declared = shapes.outputs[index] if shapes else tensor.shape
+        if want.shape != declared:
+            msg = f"output {index} has shape {list(want.shape)}, its declaration says {list(declared)}"
             raise UserError(msg, code="region_mismatch", hint="Carve the region again.")
         atol = rtol = 0.0
         if tensor.dtype in FLOATS:
@@ -322,10 +358,48 @@ def _works_in_double(runner: RegionRunner, inputs: Sequence[Array]) -> str:
     return ""
 
 
+def _other_shapes(
+    region: Region, runner: RegionRunner, ranges: Sequence[InputRange], generator: np.random.Generator
+) -> tuple[list[ShapeSet], list[str]]:
+    """Choose shapes besides the captured ones, where there are dynamic axes."""
+
+    def problem_at(shapes: ShapeSet) -> str:
+        try:
+            results = runner.run(_draw_all(region, ranges, generator, shapes), double=False)
+        except Exception as err:  # noqa: BLE001 -- whatever torch raises: the region does not take this shape
+            return str(err).strip().partition("\n")[0][:160] or type(err).__name__
+        if tuple(tuple(r.shape) for r in results) != shapes.outputs:
+            return (
+                f"torch gives {[list(r.shape) for r in results]}, the expressions {[list(s) for s in shapes.outputs]}"
+            )
+        return ""
+
+    return choose(region.border, problem_at) if region.border.ranges else ([], [])
+
+
+def must_read_bytes(runner: RegionRunner, samples: Sequence[Sequence[Array]]) -> int:
+    """Give the input bytes that every right kernel has to read: those of elements that an output depends on.
+
+    An element with a gradient changes an output, so it must be read; one without may still have to be (where relu cuts it off),
+    so this is a lower bound. Integer inputs count as nothing. The smallest figure over the samples holds for all.
+    """
+    figures = []
+    for inputs in samples:
+        try:
+            figures.append(sum(runner.dependent_elements(inputs)))
+        except (RuntimeError, NotImplementedError, TypeError):
+            return 0  # an operator without a derivative
+    return min(figures, default=0)
+
+
 def _timed_count(region: Region) -> int:
     inputs = sum(itemsize(t.dtype) * int(np.prod(t.shape)) for t in region.border.inputs)
     outputs = sum(expected_dtype(t.dtype).itemsize * int(np.prod(t.shape)) for t in region.border.outputs)
     return max(_MIN_TIMED, min(_MAX_TIMED, _MAX_TASK_BYTES // max(1, inputs + outputs)))
+
+
+def _task_tensors(tensors: Sequence[KernelTensor]) -> tuple[TaskTensor, ...]:
+    return tuple(TaskTensor(name=t.name, dtype=t.dtype, shape=t.shape, dynamic_axes=t.dynamic_axes) for t in tensors)
 
 
 def build_task(region: Region, *, seed: int, longest_reduction: int, tolerance: float | None = None) -> Task:
@@ -343,25 +417,31 @@ def build_task(region: Region, *, seed: int, longest_reduction: int, tolerance: 
     generator = np.random.default_rng(seed)
     runner = RegionRunner(region)
     ranges = input_ranges(region)
-    drawn = list(_structured(region, ranges, generator))
-    drawn += [
-        (
-            f"random-{k}",
-            [_draw(generator, t.shape, t.dtype, r) for t, r in zip(region.border.inputs, ranges, strict=True)],
-        )
-        for k in range(_timed_count(region))
+    drawn: list[tuple[str, list[Array], ShapeSet | None]] = [
+        (n, a, None) for n, a in _structured(region, ranges, generator)
     ]
+    drawn += [(f"random-{k}", _draw_all(region, ranges, generator), None) for k in range(_timed_count(region))]
+    others, notes = _other_shapes(region, runner, ranges, generator)
+    drawn += [(f"{s.name}-{k}", _draw_all(region, ranges, generator, s), s) for s in others for k in range(_PER_SHAPE)]
     problem = _works_in_double(runner, drawn[-1][1])
-    notes = [problem] if problem else []
+    notes += [problem] if problem else []
     samples, limits = [], []
-    for name, inputs in drawn:
+    for name, inputs, shapes in drawn:
         try:
-            expected = _expect(runner, region, inputs, longest_reduction, tolerance, double=not problem)
+            expected = _expect(runner, region, inputs, longest_reduction, tolerance, double=not problem, shapes=shapes)
         except _AmbiguousError as err:
             notes.append(f"sample {name} left out: {err}")
             continue
         samples.append(Sample(tuple(inputs), expected.outputs, expected.skip))
-        limits.append(SampleLimits(name=name, timed=name.startswith("random"), atol=expected.atol, rtol=expected.rtol))
+        limits.append(
+            SampleLimits(
+                name=name,
+                timed=name.startswith("random"),
+                atol=expected.atol,
+                rtol=expected.rtol,
+                shapes=SampleShapes(inputs=shapes.inputs, outputs=shapes.outputs) if shapes else None,
+            )
+        )
     if not any(limit.timed for limit in limits):
         raise UserError(
             f"torch gives no stable answer for any sampled input of {region.spec.name}: {'; '.join(notes)}",
@@ -370,8 +450,10 @@ def build_task(region: Region, *, seed: int, longest_reduction: int, tolerance: 
         )
     spec = TaskSpec(
         region_digest=region.spec.digest,
-        inputs=tuple(TaskTensor(name=t.name, dtype=t.dtype, shape=t.shape) for t in region.border.inputs),
-        outputs=tuple(TaskTensor(name=t.name, dtype=t.dtype, shape=t.shape) for t in region.border.outputs),
+        inputs=_task_tensors(region.border.inputs),
+        outputs=_task_tensors(region.border.outputs),
+        must_read_bytes=must_read_bytes(runner, [a for n, a, _ in drawn if n.startswith("random")][:2]),
+        extents=tested_extents(region.border, others),
         samples=tuple(limits),
         expectation="captured" if problem else "float64",
         tolerance_source=tolerance_source(tolerance, in_double=not problem),

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from ytk_gaia.generator.cpp_printer import Nest
@@ -21,6 +21,34 @@ _MIN_TILE = 8
 _MAX_TILE = 64
 _PARALLEL_WORK = 16384
 """Iterations below which starting a thread team costs more than it gives."""
+
+
+class Dynamic(int):
+    """An extent that is known at run time only: as a number the captured one, which decides how loops are run.
+
+    Attributes:
+        text: C++ expression of the extent; what is printed.
+    """
+
+    text: str
+
+    def __new__(cls, captured: int, text: str) -> Self:
+        """Make one of the captured extent and its expression."""
+        made = super().__new__(cls, captured)
+        made.text = text
+        return made
+
+
+def extent_text(size: int) -> str:
+    """Give the C++ text of an extent."""
+    return size.text if isinstance(size, Dynamic) else str(int(size))
+
+
+def product_text(sizes: Sequence[int]) -> str:
+    """Give the C++ text of a product of extents."""
+    if any(isinstance(size, Dynamic) for size in sizes):
+        return " * ".join(f"(int64_t){extent_text(size)}" for size in sizes)
+    return f"{prod(sizes)}L"
 
 
 class Vector(enum.StrEnum):
@@ -40,15 +68,17 @@ class Schedule:
     Attributes:
         parallel: How many outer loops are shared out among the threads; 0: one thread.
         vector: Lanes of reductions. Pointwise loops are vectorised along the innermost dim unless ``scalar``.
+        split: Whether loops with masks run without them where all hold.
     """
 
     parallel: int
     vector: Vector
+    split: bool = False
 
     @property
     def name(self) -> str:
         """Word for candidate ids."""
-        return f"p{self.parallel}-{self.vector}"
+        return f"p{self.parallel}-{self.vector}{'-split' if self.split else ''}"
 
 
 SCHEDULES: tuple[Schedule, ...] = (
@@ -56,12 +86,14 @@ SCHEDULES: tuple[Schedule, ...] = (
     Schedule(2, Vector.ACROSS),
     Schedule(1, Vector.ACROSS),
     Schedule(0, Vector.ALONG),
+    Schedule(2, Vector.ACROSS, split=True),
 )
 
 
-def _for(variable: str, size: int, step: int = 1) -> str:
+def _for(variable: str, size: int | str, step: int = 1) -> str:
     advance = f"++{variable}" if step == 1 else f"{variable} += {step}"
-    return f"for (int64_t {variable} = 0; {variable} < {size}; {advance}) {{"
+    limit = size if isinstance(size, str) else extent_text(size)
+    return f"for (int64_t {variable} = 0; {variable} < {limit}; {advance}) {{"
 
 
 def _parallel(depth: int, threads: str = "threads") -> str:
@@ -90,10 +122,12 @@ def _parallel_depth(nest: Nest, schedule: Schedule, loops: int) -> int:
 
 def _pointwise(nest: Nest, schedule: Schedule) -> list[str]:
     loops = [_for(f"i{k}", size) for k, size in enumerate(nest.sizes)]
+    if not loops:
+        return ["{", *nest.body, "}"]
     lines: list[str] = []
     simd = schedule.vector is not Vector.SCALAR
     # The innermost loop keeps its vector lanes: only a nest of one loop shares it out as well.
-    depth = _parallel_depth(nest, schedule, max(1, len(loops) - 1) if loops else 0)
+    depth = _parallel_depth(nest, schedule, max(1, len(loops) - 1))
     if len(loops) == 1:
         if depth and simd:
             lines.append("#pragma omp parallel for simd schedule(static) num_threads(threads)")
@@ -104,9 +138,29 @@ def _pointwise(nest: Nest, schedule: Schedule) -> list[str]:
         return [*lines, *loops, *nest.body, _close(1)]
     if depth:
         lines.append(_parallel(depth))
-    if simd and loops:
+    if simd:
         loops.insert(len(loops) - 1, "#pragma omp simd")
     return [*lines, *loops, *nest.body, _close(len(nest.sizes))]
+
+
+def _split_pointwise(nest: Nest, schedule: Schedule) -> list[str]:
+    """Run the inside of the innermost loop without masks, and its edges with them."""
+    assert nest.split is not None
+    interior, last = nest.split.interior, len(nest.sizes) - 1
+    low, high, end = interior.low, interior.high, extent_text(nest.sizes[last])
+    depth = _parallel_depth(nest, schedule, last)
+    lines = [_parallel(depth)] if depth else []
+    lines += [_for(f"i{k}", size) for k, size in enumerate(nest.sizes[:-1])]
+    inside = f"for (int64_t i{last} = {low}; i{last} < {high}; ++i{last}) {{"
+    lines += [f"if ({nest.split.inside}) {{", "#pragma omp simd", inside, *nest.split.free, "}"]
+    if interior.outer:
+        lines += ["} else {", "#pragma omp simd", inside, *nest.split.middle, "}"]
+    lines.append("}")
+    if low > 0 or high < nest.sizes[last]:
+        following = f"i{last} + 1 == {low} ? {high} : i{last} + 1"
+        first = 0 if low > 0 else high
+        lines += [f"for (int64_t i{last} = {first}; i{last} < {end}; i{last} = {following}) {{", *nest.body, "}"]
+    return [*lines, _close(last)]
 
 
 def _plain_reduction(nest: Nest) -> list[str]:
@@ -116,7 +170,9 @@ def _plain_reduction(nest: Nest) -> list[str]:
 def _along_reduction(nest: Nest) -> list[str]:
     """Vectorise along the last reduced dim with LANES running results, joined pairwise at the end."""
     size, last = nest.reduced[-1], len(nest.reduced) - 1
-    whole = size - size % LANES
+    dynamic = isinstance(size, Dynamic)
+    whole = f"({extent_text(size)} / {LANES} * {LANES})" if dynamic else str(size - size % LANES)
+    rest = f"({extent_text(size)} % {LANES})" if dynamic else str(size % LANES)
     names = [v.name for v in nest.state]
     arrays = [f"{v.c_type} {v.name}_lanes[{LANES}];" for v in nest.state]
     arrays += [f"for (int l = 0; l < {LANES}; ++l) {v.name}_lanes[l] = {v.initial};" for v in nest.state]
@@ -124,8 +180,8 @@ def _along_reduction(nest: Nest) -> list[str]:
     lines = [*arrays, *_reduced_loops(nest)[:-1]]
     lines += [_for("base", whole, LANES), "#pragma omp simd", f"for (int l = 0; l < {LANES}; ++l) {{"]
     lines += [f"const int64_t r{last} = base + l;", *references, *nest.body, "}", "}"]
-    if size % LANES:
-        lines += [f"for (int l = 0; l < {size % LANES}; ++l) {{", f"const int64_t r{last} = {whole} + l;"]
+    if dynamic or size % LANES:
+        lines += [f"for (int l = 0; l < {rest}; ++l) {{", f"const int64_t r{last} = {whole} + l;"]
         lines += [*references, *nest.body, "}"]
     lines.append(_close(last))
     half = LANES // 2
@@ -140,6 +196,8 @@ def _along_reduction(nest: Nest) -> list[str]:
 
 def tile_size(size: int) -> int:
     """Give the tile for a dim of ``size``: its largest divisor up to 64 where that is at least 8, else 64 or all of it."""
+    if isinstance(size, Dynamic):
+        return _MAX_TILE if size >= _MAX_TILE else 2 * _MIN_TILE
     if size <= _MAX_TILE:
         return size
     return next((t for t in range(_MAX_TILE, _MIN_TILE - 1, -1) if size % t == 0), _MAX_TILE)
@@ -151,14 +209,16 @@ def _across_reduction(nest: Nest, schedule: Schedule) -> list[str]:
     tile = tile_size(size)
     outer = [_for(f"i{k}", extent) for k, extent in enumerate(nest.sizes[:-1])] + [_for("tile", size, tile)]
     depth = _parallel_depth(nest, schedule, len(outer))
-    count = f"{tile}" if size % tile == 0 else "count"
+    exact = size % tile == 0 and not isinstance(size, Dynamic)
+    count = f"{tile}" if exact else "count"
     each = f"for (int64_t l = 0; l < {count}; ++l) {{"
     variable = f"const int64_t i{last} = tile + l;"
     references = [f"[[maybe_unused]] auto& {v.name} = {v.name}_tile[l];" for v in nest.state]
     lines = [_parallel(depth)] if depth else []
     lines += outer
     if count == "count":
-        lines.append(f"const int64_t count = tile + {tile} <= {size} ? {tile} : {size} - tile;")
+        end = extent_text(size)
+        lines.append(f"const int64_t count = tile + {tile} <= {end} ? {tile} : {end} - tile;")
     lines += [f"{v.c_type} {v.name}_tile[{tile}];" for v in nest.state]
     lines += [f"for (int64_t l = 0; l < {count}; ++l) {v.name}_tile[l] = {v.initial};" for v in nest.state]
     lines += [*_reduced_loops(nest), "#pragma omp simd", each, variable, *references, *nest.body, "}"]
@@ -184,18 +244,18 @@ def _rows(nest: Nest, schedule: Schedule, inner: Sequence[str]) -> list[str]:
     return [*lines, *inner, _close(len(nest.sizes))] if nest.sizes else ["{", *inner, "}"]
 
 
-def _sort(nest: Nest, schedule: Schedule, scratch_offset: int) -> list[str]:
+def _sort(nest: Nest, schedule: Schedule, scratch_offset: int | str) -> list[str]:
     keys = nest.sort
     if keys is None:
         msg = "a sort nest without keys"
         raise ValueError(msg)
-    pair, count = keys.pair_type, prod(nest.reduced)
+    pair, count = keys.pair_type, product_text(nest.reduced)
     inner = [
-        f"{pair}* const {keys.buffer} = ({pair}*)(workspace + {scratch_offset}) + ytk::thread_number() * {count}L;",
+        f"{pair}* const {keys.buffer} = ({pair}*)(workspace + {scratch_offset}) + ytk::thread_number() * ({count});",
         *_reduced_loops(nest),
         *keys.fill,
         _close(len(nest.reduced)),
-        f"ytk::sort_pairs<{'true' if keys.descending else 'false'}>({keys.buffer}, {count}L);",
+        f"ytk::sort_pairs<{'true' if keys.descending else 'false'}>({keys.buffer}, {count});",
         *_reduced_loops(nest),
         *nest.body,
         _close(len(nest.reduced)),
@@ -203,11 +263,11 @@ def _sort(nest: Nest, schedule: Schedule, scratch_offset: int) -> list[str]:
     return _rows(nest, schedule, inner)
 
 
-def print_loops(nest: Nest, schedule: Schedule, sort_scratch: int = 0) -> list[str]:
+def print_loops(nest: Nest, schedule: Schedule, sort_scratch: int | str = 0) -> list[str]:
     """Print one nest with its loops.
 
     Args:
-        nest: Sizes must be plain integers.
+        nest: Sizes must be plain integers or :class:`Dynamic`.
         schedule: How to run it.
         sort_scratch: Byte offset in the workspace of the sort buffers (one per thread), for a sort.
 
@@ -224,4 +284,6 @@ def print_loops(nest: Nest, schedule: Schedule, sort_scratch: int = 0) -> list[s
     if kind == "scatter":
         loops = [*(_for(f"i{k}", size) for k, size in enumerate(nest.sizes)), *_reduced_loops(nest)]
         return ["{", *_state(nest), *loops, *nest.body, _close(len(loops)), "}"]
+    if schedule.split and nest.split is not None:
+        return _split_pointwise(nest, schedule)
     return _pointwise(nest, schedule)

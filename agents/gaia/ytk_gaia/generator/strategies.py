@@ -11,12 +11,15 @@ import torch
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import UserError
 
+from ytk_gaia.generator import convolution
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator.emit_cpp import EmittedKernel, emit
 from ytk_gaia.generator.lowering import CannotLowerError, LoweredRegion, LoweringPlan, lower
 from ytk_gaia.generator.region_input import Region
 from ytk_gaia.generator.rewrites import col2im
 from ytk_gaia.generator.schedules import SCHEDULES, Schedule
+
+aten = torch.ops.aten
 
 
 class Strategy(Protocol):
@@ -61,7 +64,24 @@ class Rewrites:
                 yield plan
 
 
-REGISTRY: dict[str, Strategy] = {strategy.name: strategy for strategy in (Loops(), Rewrites())}
+@dataclass(frozen=True)
+class Templates:
+    """Forms for whole families of operators that the general lowering serves badly."""
+
+    name: str = "templates"
+
+    def plans(self, operators: frozenset[Any]) -> Iterator[LoweringPlan]:
+        """Give the templates whose operators occur."""
+        if operators & convolution.CONVOLUTIONS:
+            yield LoweringPlan(
+                "taps",
+                self.name,
+                lowerings={aten.convolution.default: convolution.lower_unrolled},
+                options=inductor.RECOMPUTE_OPTIONS,
+            )
+
+
+REGISTRY: dict[str, Strategy] = {strategy.name: strategy for strategy in (Loops(), Rewrites(), Templates())}
 
 
 @dataclass(frozen=True)
@@ -120,6 +140,7 @@ class CandidateKernel:
             "plan": self.plan.name,
             "parallel_loops": self.schedule.parallel,
             "vector": self.schedule.vector.value,
+            "split": self.schedule.split,
             "vector_math": self.dialect.vector_math,
             "flags": list(self.dialect.flags),
         }

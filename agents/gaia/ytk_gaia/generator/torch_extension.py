@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ytk_core.dtypes import DType
+from ytk_core.formats import shape_expr
 
 from ytk_gaia.generator.emit_cpp import Border, EmittedKernel, KernelTensor
 
@@ -38,7 +39,7 @@ ytk_tensor describe(const at::Tensor& tensor, int32_t dtype) {{
   for (int64_t axis = 0; axis < tensor.dim() && axis < YTK_MAX_RANK; ++axis) described.dims[axis] = tensor.size(axis);
   return described;
 }}
-}}  // namespace
+{helpers}}}  // namespace
 std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs) {{
   static const at::ScalarType types[] = {{{input_types}}};
   static const int32_t numbers[] = {{{input_numbers}}};
@@ -58,7 +59,7 @@ std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs) {{
   ctx.size = sizeof(ctx);
   ctx.abi_version = YTK_ABI_VERSION;
   ctx.threads = at::get_num_threads();
-  at::Tensor workspace = at::empty({{{fixed} + {per_thread} * (int64_t)ctx.threads + 64}}, at::kByte);
+  at::Tensor workspace = at::empty({{{workspace} + 64}}, at::kByte);
   const uintptr_t start = ((uintptr_t)workspace.data_ptr() + 63) / 64 * 64;
   ctx.workspace = (void*)start;
   ctx.workspace_bytes = (uint64_t)workspace.numel() - 64;
@@ -72,7 +73,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{ m.def("forward", &forward, "{name}")
 
 
 def _empty(tensor: KernelTensor) -> str:
-    return f"at::empty({{{', '.join(str(n) for n in tensor.shape)}}}, {_SCALAR_TYPE[tensor.dtype]})"
+    sizes = [shape_expr.to_c(e) if a in tensor.dynamic_axes else e for a, e in enumerate(tensor.extents)]
+    return f"at::empty({{{', '.join(sizes)}}}, {_SCALAR_TYPE[tensor.dtype]})"
 
 
 def _numbers(tensors: Sequence[KernelTensor]) -> str:
@@ -94,6 +96,8 @@ def wrapper(name: str, border: Border, kernel: EmittedKernel) -> str:
         input_count=len(border.inputs),
         outputs=", ".join(_empty(t) for t in border.outputs),
         output_numbers=_numbers(border.outputs),
-        fixed=kernel.fixed_workspace_bytes,
-        per_thread=kernel.per_thread_workspace_bytes,
+        workspace="ytk_workspace(&ctx, in.data(), (int)in.size(), out.data(), (int)out.size())"
+        if kernel.workspace_function
+        else str(kernel.fixed_workspace_bytes),
+        helpers=shape_expr.C_HELPERS,
     )
