@@ -32,7 +32,8 @@ def main() -> int:
     if options.resume and options.out is not None and options.out.exists():
         known = {entry.name: entry for entry in results.read(options.out).entries}
         if options.redo:
-            known = {name: entry for name, entry in known.items() if not re.fullmatch(options.redo, entry.outcome)}
+            again = {name for name in names if name in known and re.fullmatch(options.redo, known[name].outcome)}
+            known = {name: entry for name, entry in known.items() if name not in again}
     jobs = [
         Job(name, options.dtype, options.profile, options.samples)
         for name in names

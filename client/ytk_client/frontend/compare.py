@@ -172,6 +172,7 @@ class _FirstThatWorks:
             if importlib.util.find_spec(name.partition(".")[0]) is not None
             and (name == "onnx.reference" or not only_reference)
         ]
+        self._must_load = only_reference and engine == "onnxruntime"
         self._reasons: list[str] = []
         self._current: Evaluator | None = None
 
@@ -189,6 +190,9 @@ class _FirstThatWorks:
         Raises:
             CannotRunError: ``no_evaluator``: none loads and runs the graph, or the target itself does not.
         """
+        if self._must_load:
+            self._must_load = False
+            self._check_that_it_loads()
         while True:
             if self._current is None:
                 if not self._left:
@@ -207,6 +211,22 @@ class _FirstThatWorks:
                 self._named = self._named or (found and found["name"])
                 self._reasons.append(reason)
                 self._current = None
+
+    def _check_that_it_loads(self) -> None:
+        """Ask the target at least to load what it cannot run for us: it takes no bfloat16 arrays from Python.
+
+        Raises:
+            CannotRunError: It refuses a node.
+        """
+        if importlib.util.find_spec("onnxruntime") is None:
+            return
+        try:
+            _OnnxRuntime(self._path)
+        except Exception as err:
+            found = _NAMED_NODE.search(str(err))
+            if found is not None:
+                reason = f"onnxruntime: {first_line(str(err))}"
+                raise CannotRunError(reason, hint="Choose another target.", node=found["name"]) from err
 
 
 class _NothingToRun:
