@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ytk_core.errors import UserError
@@ -116,3 +117,19 @@ def export_shapes(model: LoadedModel, axes: dict[int, list[DynamicAxis]]) -> Any
     for position, each in axes.items():
         shapes[flat[position]] = {one.axis: torch.export.Dim.DYNAMIC(min=one.min, max=one.max) for one in each}
     return shapes.dynamic_shapes(model.module, model.args, dict(model.kwargs))
+
+
+METADATA_KEY = "ytk.dynamic"
+
+
+def write_ranges(onnx_path: Path, axes: Sequence[DynamicAxis]) -> None:
+    """Note the ranges in a graph's metadata: a graph itself says only that an axis is dynamic, a builder needs extents."""
+    import msgspec
+    import onnx
+
+    model = onnx.load(str(onnx_path), load_external_data=False)
+    ranges = [
+        {"input": each.input, "axis": each.axis, "min": each.min, "opt": each.opt, "max": each.max} for each in axes
+    ]
+    model.metadata_props.add(key=METADATA_KEY, value=msgspec.json.encode(ranges).decode())
+    onnx_path.write_bytes(model.SerializeToString())

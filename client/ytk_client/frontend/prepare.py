@@ -21,7 +21,7 @@ from ytk_core.formats.reference import Reference, Sample, TensorInfo, write_refe
 from ytk_core.formats.verify_report import OutputAccuracy
 
 from ytk_client.frontend.artifacts import OutputPaths, Staging, disk_errors, own_candidate_files
-from ytk_client.frontend.dynamic import parse_dynamic
+from ytk_client.frontend.dynamic import parse_dynamic, write_ranges
 from ytk_client.frontend.selectors import Selector, parse_selectors
 
 if TYPE_CHECKING:
@@ -188,6 +188,8 @@ class _Run:
             model_path=model.path,
             on_phase=self._phase,
         )
+        if self._request.dynamic:
+            write_ranges(onnx_path, parse_dynamic(self._request.dynamic))
         graph, onnx_names, comparison = exported.graph, exported.onnx_names, exported.comparison
         self._phase("regions", "writing the regions")
         rows, candidates = self._write_regions(carver, model, onnx_names, comparison.first)

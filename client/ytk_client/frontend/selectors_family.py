@@ -223,6 +223,8 @@ def _difference(one: str, other: str) -> str:
     if names[0] == names[1]:
         for name, value in arguments[0].items():
             if value != arguments[1].get(name, value):
+                if value.startswith("const:"):
+                    return f"the {name} of {names[0]} is another constant"
                 return f"{name} of {names[0]} is {value} and {arguments[1][name]}"
     return f"{names[0]} and {names[1]}"
 
