@@ -22,7 +22,7 @@ from ytk_core.formats.plugin_meta import DeploymentTarget
 from ytk_core.jobs import JobKind, JobResult, JobSpec
 from ytk_gaia import main as agent
 from ytk_gaia import search
-from ytk_gaia.evaluator.verdicts import CandidateResult, Evaluation, Verdict, write_evaluation
+from ytk_gaia.evaluator.verdicts import CandidateResult, Evaluation, PairedRatio, Verdict, write_evaluation
 from ytk_gaia.handlers import EvaluateHandler, GenerateHandler
 from ytk_gaia.library import generate_and_choose
 from ytk_gaia.report import make_report, rank, require_winner
@@ -52,6 +52,7 @@ def evaluation(*results):
         compiler="g++",
         sandbox="bubblewrap",
         floor_ms=0.0,
+        floor_bytes=0,
         call_overhead_ms=0.0,
         self_test={},
     )
@@ -90,6 +91,18 @@ def test_only_the_last_measurement_decides():
     assert by_id["a"].median_ms == 1.2
     assert by_id["c"].verdict is Verdict.NO_EVIDENCE
     assert "next a" in report.why
+
+
+def test_the_report_says_when_two_kernels_cannot_be_told_apart():
+    def ratio(low, high):
+        return PairedRatio(to="a", median=1.005, low=low, high=high, pairs=20, confidence=0.95)
+
+    for low, high, words in ((0.99, 1.02, ": a tie"), (1.002, 1.02, "1.002 to 1.020 over 20 pairs")):
+        second = msgspec.structs.replace(passed("b", 1.1), ratio=ratio(low, high), cold_ms=2.5)
+        report = make_report(generated("a", "b"), [evaluation(passed("a", 1.0), second)], config={}, arch_spec=ARCH)
+        assert report.winner == "a"
+        assert report.why.endswith(words)
+        assert {c.id: c.cold_ms for c in report.candidates} == {"a": None, "b": 2.5}
 
 
 def test_without_a_winner_every_verdict_is_named():

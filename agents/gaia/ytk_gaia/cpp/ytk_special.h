@@ -65,7 +65,7 @@ static inline double erfinv(double x) {
   const double w = std::log1p(-x * x), t = 2 / (pi * 0.147) + w / 2;
   double y = std::copysign(std::sqrt(std::sqrt(t * t - w / 0.147) - t), x);
   for (int step = 0; step < 3; ++step) {
-    const double error = std::fabs(x) < 0.5 ? std::erf(y) - x : std::copysign((1 - std::fabs(x)) - std::erfc(std::fabs(y)), x);
+    const double error = std::fabs(x) < 0.5 ? std::erf(y) - x : (x < 0 ? -1 : 1) * ((1 - std::fabs(x)) - std::erfc(std::fabs(y)));
     const double slope = error / (2 / std::sqrt(pi) * std::exp(-y * y));
     y -= slope / (1 + y * slope);
   }

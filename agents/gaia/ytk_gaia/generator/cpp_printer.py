@@ -570,8 +570,8 @@ def print_nest(operation: Any, pointer_of: Callable[[str], str], dtype_of: Calla
     interior = find_interior(printer.masks, variables, sizes[-1]) if sizes else None
     if interior is not None and nest.kind is NestKind.POINTWISE:
         inside = " && ".join(sorted(f"({print_index(c)} >= 0)" for c in interior.outer)) or "true"
-        free, middle = printed(interior.inner | interior.outer)[0].body, printed(interior.inner)[0].body
-        nest.split = Split(interior, inside, free, middle)
+        assumed = (interior.inner | interior.outer, interior.inner, interior.outer)
+        nest.split = Split(interior, inside, *(printed(conditions)[0].body for conditions in assumed))
     if isinstance(operation.layout, inductor.ir.MutationLayoutSHOULDREMOVE):
         nest.kind = NestKind.SCATTER
     return nest

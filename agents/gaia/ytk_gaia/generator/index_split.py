@@ -43,12 +43,14 @@ class Split:
         inside: C++ condition that all outer conditions hold.
         free: Statements with no mask: inside in every loop.
         middle: Statements with the outer masks only.
+        sides: Statements with the inner masks only.
     """
 
     interior: Interior
     inside: str
     free: list[str]
     middle: list[str]
+    sides: list[str]
 
 
 def _linear(condition: Any, variable: Any) -> tuple[int, Any] | None:

@@ -112,7 +112,6 @@ LOOP_LOWERINGS: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: _addmm,
     aten.convolution.default: convolution.lower_convolution,
     aten.scatter_reduce.two: scatter.lower_scatter_reduce,
-    aten._linalg_check_errors.default: small_linalg.lower_check_errors,  # noqa: SLF001 -- the operator's name
 }
 
 
@@ -132,6 +131,7 @@ def decompose(program: torch.export.ExportedProgram, plan: LoweringPlan) -> torc
     The default table goes first: Inductor's own table leaves composite operators alone when it is the only one.
     """
     first = torch.export.default_decompositions()
+    first.update(small_linalg.COMPOSITES)
     for op in plan.keep:
         first.pop(op, None)
     return program.run_decompositions(first).run_decompositions(_decomposition_table(plan))

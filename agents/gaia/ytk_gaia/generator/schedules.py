@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 LANES = 16
 """Partial results per vectorised reduction: one AVX-512 register of floats, two of AVX2."""
 _MIN_TILE = 8
+_MAX_UNROLLED = 8
+"""Positions beside the inside of a split loop that are printed one by one."""
 _MAX_TILE = 64
 _PARALLEL_WORK = 16384
 """Iterations below which starting a thread team costs more than it gives."""
@@ -143,24 +145,44 @@ def _pointwise(nest: Nest, schedule: Schedule) -> list[str]:
     return [*lines, *loops, *nest.body, _close(len(nest.sizes))]
 
 
+def _inside(last: int, low: int, high: int, body: Sequence[str]) -> list[str]:
+    """Run the inside in whole vectors: the last block overlaps the one before, which writes the same values again."""
+    variable, simd = f"i{last}", "#pragma omp simd"
+    if high - low < LANES:
+        return [simd, f"for (int64_t {variable} = {low}; {variable} < {high}; ++{variable}) {{", *body, "}"]
+    return [
+        f"for (int64_t block = {low}; block < {high}; block += {LANES}) {{",
+        f"const int64_t first = block < {high - LANES} ? block : {high - LANES};",
+        simd,
+        f"for (int l = 0; l < {LANES}; ++l) {{",
+        f"const int64_t {variable} = first + l;",
+        *body,
+        "}}",
+    ]
+
+
+def _edges(last: int, low: int, high: int, size: int, body: Sequence[str]) -> list[str]:
+    """Run what is beside the inside: a few positions as constants, by which the compiler decides their masks; more as a loop."""
+    places = [*range(low), *range(high, size)]
+    if len(places) <= _MAX_UNROLLED:
+        return [line for place in places for line in ("{", f"constexpr int64_t i{last} = {place};", *body, "}")]
+    following = f"i{last} + 1 == {low} ? {high} : i{last} + 1"
+    return [f"for (int64_t i{last} = {0 if low else high}; i{last} < {size}; i{last} = {following}) {{", *body, "}"]
+
+
 def _split_pointwise(nest: Nest, schedule: Schedule) -> list[str]:
     """Run the inside of the innermost loop without masks, and its edges with them."""
     assert nest.split is not None
-    interior, last = nest.split.interior, len(nest.sizes) - 1
-    low, high, end = interior.low, interior.high, extent_text(nest.sizes[last])
+    split, last, size = nest.split, len(nest.sizes) - 1, int(nest.sizes[-1])
+    low, high = split.interior.low, split.interior.high
     depth = _parallel_depth(nest, schedule, last)
     lines = [_parallel(depth)] if depth else []
-    lines += [_for(f"i{k}", size) for k, size in enumerate(nest.sizes[:-1])]
-    inside = f"for (int64_t i{last} = {low}; i{last} < {high}; ++i{last}) {{"
-    lines += [f"if ({nest.split.inside}) {{", "#pragma omp simd", inside, *nest.split.free, "}"]
-    if interior.outer:
-        lines += ["} else {", "#pragma omp simd", inside, *nest.split.middle, "}"]
-    lines.append("}")
-    if low > 0 or high < nest.sizes[last]:
-        following = f"i{last} + 1 == {low} ? {high} : i{last} + 1"
-        first = 0 if low > 0 else high
-        lines += [f"for (int64_t i{last} = {first}; i{last} < {end}; i{last} = {following}) {{", *nest.body, "}"]
-    return [*lines, _close(last)]
+    lines += [_for(f"i{k}", extent) for k, extent in enumerate(nest.sizes[:-1])]
+    lines += [f"if ({split.inside}) {{", *_inside(last, low, high, split.free)]
+    lines += _edges(last, low, high, size, split.sides)
+    if split.interior.outer:
+        lines += ["} else {", *_inside(last, low, high, split.middle), *_edges(last, low, high, size, nest.body)]
+    return [*lines, "}", _close(last)]
 
 
 def _plain_reduction(nest: Nest) -> list[str]:

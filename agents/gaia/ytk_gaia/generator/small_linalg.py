@@ -204,10 +204,25 @@ def lu_solve(
     return _substitute(lu, _substitute(lu, x, upper=False, unit=True), upper=True, unit=False)
 
 
-def lower_check_errors(_info: Any, _api_name: str, *, is_matrix: bool) -> None:
-    """Nothing: a kernel cannot raise."""
-    del is_matrix
+def _only_first(function: Callable[..., Any]) -> Callable[..., Any]:
+    def first(*args: Any, **options: Any) -> Any:
+        result = function(*args, **options)
+        return result if result is NotImplemented else result[0]
 
+    return first
+
+
+def _cholesky(a: torch.Tensor, upper: bool = False) -> Any:
+    return _only_first(cholesky_ex)(a, upper=upper)
+
+
+COMPOSITES: dict[Any, Callable[..., Any]] = {
+    aten.linalg_inv.default: _only_first(inv_ex),
+    aten.inverse.default: _only_first(inv_ex),
+    aten.linalg_cholesky.default: _only_first(cholesky_ex),
+    aten.cholesky.default: _cholesky,
+}
+"""Operators that torch would take apart into one of :data:`TABLE` and a check that raises, which no kernel can."""
 
 TABLE: dict[Any, Callable[..., Any]] = {
     aten.linalg_inv_ex.default: inv_ex,
