@@ -16,7 +16,7 @@ import onnx
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from ytk_client.frontend import faithful, regions, steps, torch_adapter
+from ytk_client.frontend import faithful, load_model, regions, steps, torch_adapter
 from ytk_client.frontend.capture import capture
 from ytk_client.frontend.carve import CarvedRegion, Carver
 from ytk_client.frontend.growth import border_of
@@ -137,6 +137,8 @@ def _ended(outcome: Outcome, error: YtkError) -> SampleFinding:
 def _prepare(model: LoadedModel, profile: TargetProfile, folder: Path) -> _Prepared:
     """Do what prepare does, up to the written graph and its comparison with torch."""
     torch.manual_seed(0)
+    for tensor in model.flat_args:
+        load_model._check_leaf(tensor, "the call takes", model.path, "")
     inputs = [model.flat_args]
     truth = [steps.flat_outputs(model, sample) for sample in inputs]
     program = torch_adapter.decompose(capture(model))

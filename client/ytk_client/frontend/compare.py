@@ -71,7 +71,7 @@ class CutGraph:
     """A model file without placeholder nodes: their outputs are inputs, their computed inputs are outputs.
 
     ``precision`` is the roughest float type in it: what passed through fp16 has fp16's tolerance wherever it ends.
-    ``borders`` has the input and output value names of each placeholder by its node name, ``initializers`` the constant
+    ``has_empty``: some tensor has no elements. ``borders`` has the input and output value names of each placeholder by its node name, ``initializers`` the constant
     ones among those inputs.
     """
 
@@ -79,6 +79,7 @@ class CutGraph:
     outputs: tuple[str, ...]
     dtypes: Mapping[str, DType]
     precision: str
+    has_empty: bool
     borders: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
     initializers: Arrays
 
@@ -129,6 +130,11 @@ def cut(model_path: Path, cut_path: Path, *, extra_outputs: Sequence[str] = ()) 
         outputs=tuple(outputs),
         dtypes=dtypes | {name: FROM_ONNX_NUMBER[tensor.data_type] for name, tensor in baked.items()},
         precision=rougher("fp64", *(_PRECISION[dtype] for dtype in dtypes.values() if dtype in _PRECISION)),
+        has_empty=any(
+            dim.HasField("dim_value") and dim.dim_value == 0
+            for kind in types.values()
+            for dim in kind.tensor_type.shape.dim
+        ),
         borders={node.name: (tuple(node.input), tuple(node.output)) for node in placeholders},
         initializers={name: onnx.numpy_helper.to_array(tensor, str(cut_path.parent)) for name, tensor in baked.items()},
     )
@@ -145,7 +151,7 @@ class CannotRunError(NotAvailableError):
         self.finding = message
 
 
-_NAMED_NODE = re.compile(r"(?:in node \(|with name '|[Nn]ame: ?')(?P<name>[^')]+)[')]")
+_NAMED_NODE = re.compile(r"(?:[Nn]ode \(|with name '|[Nn]ame: ?')(?P<name>[^')]+)[')]")
 """How ONNX Runtime names the node that it does not load or run."""
 
 
@@ -171,6 +177,8 @@ class _FirstThatWorks:
             for name, factory in _EVALUATORS
             if importlib.util.find_spec(name.partition(".")[0]) is not None
             and (name == "onnx.reference" or not only_reference)
+            # It divides by extents while it compiles, and the signal would end this process.
+            and not (name == "openvino" and graph.has_empty)
         ]
         self._must_load = only_reference and engine == "onnxruntime"
         self._reasons: list[str] = []

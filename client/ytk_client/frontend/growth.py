@@ -94,8 +94,12 @@ def _is_own_scalar(node: torch.fx.Node) -> bool:
 
 
 def is_random(node: torch.fx.Node) -> bool:
-    """Tell whether a node draws random numbers."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    """Tell whether a node draws random numbers; one that may drop out values does so only with a probability above 0."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    arguments = node.target._schema.arguments  # noqa: SLF001 - the only way to the names of an operator's arguments
+    given = dict(zip((argument.name for argument in arguments), node.args, strict=False)) | node.kwargs
+    return not any(argument.name == "dropout_p" and given.get("dropout_p", 0.0) == 0 for argument in arguments)
 
 
 def _absorbed(node: torch.fx.Node, value_of: torch.fx.Node) -> list[torch.fx.Node]:

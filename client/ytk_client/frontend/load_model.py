@@ -248,6 +248,6 @@ def _check_leaf(leaf: Any, label: str, path: Path, hint: str) -> None:
     if not isinstance(leaf, torch.Tensor):
         msg = f"get_fwd_args() in {path}: {label} {type(leaf).__name__}, not a tensor"
         raise UserError(msg, code="model_bad_args", hint=hint + " Constants belong into Model.")
-    if leaf.is_sparse or leaf.is_complex() or leaf.is_quantized:
+    if leaf.layout is not torch.strided or leaf.is_complex() or leaf.is_quantized:
         msg = f"get_fwd_args() in {path}: {label} a {leaf.layout} {leaf.dtype} tensor"
         raise UserError(msg, code="model_bad_args", hint="Engines take dense real tensors.")

@@ -8,20 +8,25 @@ from ytk_core.errors import ToolkitError, UserError
 from ytk_client.frontend import torch_adapter
 from ytk_client.frontend.load_model import LoadedModel
 from ytk_client.frontend.naming import BorderNames, output_names
+from ytk_client.frontend.tensors import dtype_of
 
 
 def flat_outputs(model: LoadedModel, sample: tuple[torch.Tensor, ...]) -> list[torch.Tensor | None]:
     """Run the model; tensors in flattened order, complex ones as pairs of real numbers, None for what is no tensor.
 
     Raises:
-        UserError: ``model_bad_output``: none of them is a tensor; ``model_forward_failed``.
+        UserError: ``model_bad_output``: none of them is a tensor; ``bad_dtype``; ``model_forward_failed``.
     """
     leaves = torch_adapter.flatten_output(model.call(sample))
     if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         kinds = ", ".join(sorted({type(leaf).__name__ for leaf in leaves})) or "nothing"
         msg = f"forward() in {model.path} returned no tensor but {kinds}"
         raise UserError(msg, code="model_bad_output", hint="Return a tensor, or a tuple or dict of tensors.")
-    return [_real(leaf.detach()) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+    flat = [_real(leaf.detach()) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+    for leaf in flat:
+        if leaf is not None:
+            dtype_of(leaf)
+    return flat
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

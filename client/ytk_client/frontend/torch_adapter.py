@@ -24,6 +24,7 @@ from torch._export import utils
 from torch.export import decomp_utils, exported_program
 from torch.onnx._internal._lazy_import import onnxscript_apis
 from torch.onnx._internal.exporter import _core, _dispatching, _registration
+from ytk_core.errors import UserError
 
 from ytk_client.frontend import translations
 
@@ -96,9 +97,20 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
     """Bring a captured program into the form that the exporter translates: its decompositions and type promotions.
 
     What is left is exactly what will be dispatched; ops without a translation and without a decomposition stay.
+
+    Raises:
+        UserError: ``decomposition_failed``: torch itself cannot.
     """
-    with quiet(), _scanned_once():
-        program = _core._prepare_exported_program_for_export(program, registry=torchlib_registry())  # noqa: SLF001 - no public form
+    try:
+        with quiet(), _scanned_once():
+            program = _core._prepare_exported_program_for_export(program, registry=torchlib_registry())  # noqa: SLF001 - no public form
+    except Exception as err:  # decompositions of several hundred operators raise anything
+        first = str(err).strip().partition("\n")[0]
+        msg = f"torch could not decompose the captured program: {type(err).__name__}: {first}"
+        hint = (
+            "Write the operator that it names with others; a step that changes a tensor in place is the usual reason."
+        )
+        raise UserError(msg, code="decomposition_failed", hint=hint) from err
     _drop_error_checks(program)
     program.graph_module.graph.eliminate_dead_code()
     program.graph_module.recompile()
@@ -412,7 +424,7 @@ def is_unbacked(dim: Any) -> bool:
 
 
 def extent_range(dim: Any, known: Mapping[Any, tuple[int, int, int]]) -> tuple[int, int, int]:
-    """Give the smallest, the traced and the largest extent of a dynamic dimension.
+    """Give the smallest, the usual and the largest extent of a dynamic dimension.
 
     Args:
         dim: A SymInt.
@@ -421,12 +433,13 @@ def extent_range(dim: Any, known: Mapping[Any, tuple[int, int, int]]) -> tuple[i
     expression = dim.node.expr
     symbols = {symbol: known[symbol] for symbol in expression.free_symbols if symbol in known}
     bounds = dim.node.shape_env.bound_sympy(expression)
-    ends = [int(bounds.lower), int(bounds.upper)]
+    ends, usual = [int(bounds.lower), int(bounds.upper)], int(dim.node.hint)
     if len(symbols) == len(expression.free_symbols):
         # Extents grow or shrink with each symbol, so the ends of the ranges give the ends of the result.
         corners = itertools.product(*((low, high) for low, _, high in symbols.values()))
         ends = [int(expression.subs(dict(zip(symbols, corner, strict=True)))) for corner in corners]
-    return min(ends), int(dim.node.hint), max(ends)
+        usual = int(expression.subs({symbol: each[1] for symbol, each in symbols.items()}))
+    return min(ends), usual, max(ends)
 
 
 def output_paths(spec: Any) -> list[tuple[Any, ...]]:

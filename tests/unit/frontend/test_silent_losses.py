@@ -8,6 +8,7 @@ import torch
 from ytk_client.frontend import faithful, torch_adapter
 from ytk_core.errors import UserError
 from ytk_core.formats.prepare_outputs import CandidateReason, read_candidates
+from ytk_core.formats.reference import read_reference
 from ytk_core.formats.weights_npz import read_array
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0")]
@@ -120,3 +121,23 @@ def test_two_sites_that_compute_the_same_are_one_node(run_prepare):
     assert row.sites == 1
     assert all(verdict.ok for verdict in report.accuracy)
     region_runs(out, row.name)
+
+
+@pytest.mark.parametrize(
+    ("expression", "code"), [("(x * 10).short()", "bad_dtype"), ("(x * 10).abs().to(torch.uint16)", "bad_dtype")]
+)
+def test_an_output_of_a_type_that_no_file_of_ours_has_is_refused(run_prepare, expression, code):
+    with pytest.raises(UserError) as caught:
+        run_prepare(model(f"return {expression}", "torch.randn(3)"), profile="onnxruntime")
+    assert caught.value.code == code
+
+
+def test_a_complex_output_becomes_pairs_of_numbers(run_prepare):
+    report, out = run_prepare(model("return torch.fft.rfft(x), x", "torch.randn(6)"), profile="onnxruntime", samples=2)
+    assert report.rows == ()
+    reference = read_reference(out / "model.reference.npz")
+    assert [each.shape for each in reference.outputs] == [(4, 2), (6,)]
+    given = torch.from_numpy(reference.samples[1].inputs["x"])
+    np.testing.assert_allclose(
+        reference.samples[1].outputs["output_0"], torch.view_as_real(torch.fft.rfft(given)), atol=1e-6
+    )
