@@ -38,7 +38,7 @@ class Port:
     qualified_name: str = ""
     """Of a parameter, buffer or constant: its name in the model's state."""
     ranges: tuple[tuple[int, int, int, int], ...] = ()
-    """Of each axis that ``--dynamic`` made dynamic: (axis, smallest, traced, largest extent)."""
+    """Of each axis that ``--dynamic`` made dynamic: (axis, smallest, usual, largest extent)."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Carver:
         border: What the target lets pass into and out of a plugin.
         can_vary: Tells whether one program of a region serves the given shapes (per site, per input); where it does
             not, sites of other shapes get a region of their own.
-        extents: By symbol of a dynamic extent: the smallest, the traced and the largest.
+        extents: By symbol of a dynamic extent: the smallest, the usual and the largest.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class Carver:
             for axis, dim in enumerate(value.shape)
             if isinstance(dim, torch.SymInt) and not torch_adapter.is_unbacked(dim)
         )
-        traced = {axis: opt for axis, _, opt, _ in ranges}
+        traced = {axis: int(value.shape[axis].node.hint) for axis, *_ in ranges}
         shape = tuple(
             traced.get(axis, -1) if isinstance(dim, torch.SymInt) else int(dim) for axis, dim in enumerate(value.shape)
         )

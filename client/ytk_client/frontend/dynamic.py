@@ -31,6 +31,11 @@ class DynamicAxis:
     opt: int
     max: int
 
+    @property
+    def traced(self) -> int:
+        """The extent to capture at: the usual one, but an extent of 1 would be taken for a constant."""
+        return self.opt if self.opt > 1 else self.max
+
 
 def parse_dynamic(texts: Sequence[str]) -> list[DynamicAxis]:
     """Parse all ``--dynamic`` of a command line.
@@ -90,7 +95,7 @@ def resolve(axes: Sequence[DynamicAxis], model: LoadedModel) -> dict[int, list[D
 def at_extents(
     inputs: Sequence[torch.Tensor], axes: dict[int, list[DynamicAxis]], which: str
 ) -> tuple[torch.Tensor, ...]:
-    """Bring inputs to the ``min``, ``opt`` or ``max`` extents, by leaving out or repeating what is there."""
+    """Bring inputs to the ``min``, ``traced`` or ``max`` extents, by leaving out or repeating what is there."""
     return tuple(_resized(tensor, axes.get(index, ()), which) for index, tensor in enumerate(inputs))
 
 

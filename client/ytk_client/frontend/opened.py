@@ -60,7 +60,7 @@ def open_model(
     model = load_model(request.model)
     axes = resolve(parse_dynamic(request.dynamic), model)
     # A model is captured at its usual extents; of the samples, the second and third have the smallest and the largest.
-    model = model.with_inputs(at_extents(model.flat_args, axes, "opt"))
+    model = model.with_inputs(at_extents(model.flat_args, axes, "traced"))
     inputs = reference_inputs(model.flat_args, count=request.samples, seed=request.seed)
     inputs[1:3] = [at_extents(each, axes, which) for each, which in zip(inputs[1:3], ("min", "max"), strict=False)]
     truth = [_truth(model, sample, dynamic=bool(axes) and index in {1, 2}) for index, sample in enumerate(inputs)]

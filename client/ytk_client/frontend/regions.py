@@ -62,15 +62,20 @@ def varying_axes(shapes: Sequence[Sequence[tuple[int, ...]]]) -> list[tuple[int,
 
 
 def export_body(
-    body: torch.fx.GraphModule, examples: Sequence[torch.Tensor], varying: Sequence[tuple[int, ...]]
+    body: torch.fx.GraphModule,
+    examples: Sequence[torch.Tensor],
+    varying: Sequence[tuple[int, ...]],
+    extents: Sequence[Extent] = (),
 ) -> torch.export.ExportedProgram:
-    """Export a region on its own, with the given axes of its inputs dynamic.
+    """Export a region on its own, with the given axes of its inputs dynamic, within ``extents`` where these say so.
 
     The example inputs, weights among them, travel with the saved program.
     """
     dims = None
     if any(varying):
-        dims = tuple(dict.fromkeys(axes, torch.export.Dim.AUTO) for axes in varying)
+        auto = torch.export.Dim.AUTO
+        ranges = {(each.input, each.axis): auto(min=each.min, max=each.max) for each in extents}
+        dims = tuple({axis: ranges.get((index, axis), auto) for axis in axes} for index, axes in enumerate(varying))
     with torch.no_grad(), torch_adapter.quiet():
         return torch.export.export(body, tuple(examples), dynamic_shapes=dims, strict=False)
 
@@ -142,7 +147,8 @@ def write_region(folder: Path, region: CarvedRegion, records: Mapping[str, SiteR
     """
     first = records[region.sites[0].node]
     spec = region_spec(region)
-    program = export_body(region.body, first.inputs, [tensor.dynamic_axes for tensor in spec.inputs])
+    varying = [tensor.dynamic_axes for tensor in spec.inputs]
+    program = export_body(region.body, first.inputs, varying, spec.extents)
     # It names graphs by memory address: equal regions would be different files, and no kernel would be found again.
     for node in program.graph.nodes:
         node.meta.pop("from_node", None)

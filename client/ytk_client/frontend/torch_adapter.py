@@ -124,11 +124,11 @@ def _scanned_once() -> Iterator[None]:
     Nothing registers an operator meanwhile. A third of the time that a small model takes is saved.
     """
     utils._materialize_cpp_cia_ops()  # noqa: SLF001 - no public form
-    with mock.patch.object(utils, "_materialize_cpp_cia_ops", lambda: None):
+    with mock.patch.object(utils, "_materialize_cpp_cia_ops", return_value=None):
         found = frozenset(utils._collect_all_valid_cia_ops())  # noqa: SLF001 - as above
         with (
-            mock.patch.object(exported_program, "_collect_all_valid_cia_ops", lambda: found),
-            mock.patch.object(decomp_utils, "_collect_all_valid_cia_ops", lambda: found),
+            mock.patch.object(exported_program, "_collect_all_valid_cia_ops", return_value=found),
+            mock.patch.object(decomp_utils, "_collect_all_valid_cia_ops", return_value=found),
         ):
             yield
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import onnx
 import pytest
+import torch
 from click.testing import CliRunner
 from ytk_client.cli.prepare import prepare as command
 from ytk_client.frontend.dynamic import parse_dynamic
@@ -87,6 +88,18 @@ def test_selected_regions_are_written_like_refused_ones_and_tapped(run_prepare):
     first = tapped.samples[0].outputs
     assert first[taps[0]].shape == first[taps[1]].shape == (2, 4, 6, 6)
     assert not np.array_equal(first[taps[0]], first[taps[1]])
+
+
+@pytest.mark.torch
+def test_a_usual_extent_of_one_stays_dynamic(run_prepare):
+    _, out = run_prepare(SMALL, plugins=("yasp::Dw=ConvNorm@where=a,b",), dynamic=("x:0=1,1,5",), samples=3)
+    [dw] = read_candidates(out / "plugin_candidates" / "candidates.json")
+    assert dw.extents == (Extent(input=0, axis=0, min=1, opt=1, max=5),)
+    samples = read_reference(out / "model.reference.npz").samples
+    assert [sample.inputs["x"].shape[0] for sample in samples] == [5, 1, 5]
+    program = torch.export.load(out / "plugin_candidates" / "Dw.pt2")
+    [bounds] = program.range_constraints.values()
+    assert (bounds.lower, bounds.upper) == (2, 5)  # torch itself counts from 2; the true range is in the spec
 
 
 NESTED = """
