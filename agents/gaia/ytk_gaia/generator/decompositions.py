@@ -127,7 +127,53 @@ def cdist_forward(x: torch.Tensor, y: torch.Tensor, p: float = 2.0, _compute_mod
     return difference.pow(p).sum(-1).pow(1 / p)
 
 
+def trilinear(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    expand_a: list[int],
+    expand_b: list[int],
+    expand_c: list[int],
+    summed: list[int],
+    unroll_dim: int = 1,
+) -> torch.Tensor:
+    """Give the sum over ``summed`` of the product of three tensors, each with dims of one put in where it lacks them."""
+    del unroll_dim
+    spread = []
+    for tensor, dims in ((a, expand_a), (b, expand_b), (c, expand_c)):
+        for dim in dims:
+            tensor = tensor.unsqueeze(dim)  # noqa: PLW2901 -- one step of the same tensor
+        spread.append(tensor)
+    return (spread[0] * spread[1] * spread[2]).sum(summed)
+
+
+def searchsorted(
+    boundaries: torch.Tensor,
+    x: torch.Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: torch.Tensor | None = None,
+) -> Any:
+    """Give how many boundaries (..., M) lie before each value (..., N), by counting; NaN is after all of them."""
+    if sorter is not None:
+        return NotImplemented
+    boundaries, values = boundaries.unsqueeze(-2), x.unsqueeze(-1)
+    after = boundaries > values if right or side == "right" else boundaries >= values
+    return (~after).sum(-1).to(torch.int32 if out_int32 else torch.int64)
+
+
+def bucketize(x: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False) -> Any:
+    """Give the bucket of each value among boundaries (M,)."""
+    return searchsorted(boundaries, x.reshape(-1), out_int32=out_int32, right=right).reshape(x.shape)
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
+    aten._trilinear.default: trilinear,  # noqa: SLF001 -- the operator's name
+    aten.searchsorted.Tensor: searchsorted,
+    aten.bucketize.Tensor: bucketize,
+    aten.index_reduce.default: scatter.index_reduce,
     aten.scatter_reduce.two: scatter.scatter_mean,
     aten.grid_sampler_3d.default: grid_sampler_3d,
     aten.topk.default: topk,

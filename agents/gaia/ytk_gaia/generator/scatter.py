@@ -63,6 +63,18 @@ def lower_scatter_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str,
     return view(result, []) if scalar else result
 
 
+def index_reduce(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
+) -> torch.Tensor:
+    """Write an index reduction as the scatter reduction with the index spread over the other dims."""
+    if not x.dim():
+        flat = index_reduce(x.view(1), 0, index.view(-1), source.view(-1), reduce, include_self=include_self)
+        return flat.view(())
+    shape = [1] * source.dim()
+    shape[dim] = index.shape[0]
+    return aten.scatter_reduce(x, dim, index.view(shape).expand_as(source), source, reduce, include_self=include_self)
+
+
 def scatter_mean(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
 ) -> Any:

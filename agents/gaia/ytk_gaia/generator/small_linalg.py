@@ -216,7 +216,22 @@ def _cholesky(a: torch.Tensor, upper: bool = False) -> Any:
     return _only_first(cholesky_ex)(a, upper=upper)
 
 
+def _solve(a: torch.Tensor, b: torch.Tensor, *, left: bool = True) -> Any:
+    return _only_first(solve_ex)(a, b, left=left)
+
+
+def cholesky_inverse(factor: torch.Tensor, upper: bool = False) -> Any:
+    """Give the inverse of the matrix that a triangular factor belongs to; the other triangle is not read."""
+    if not _small(factor):
+        return NotImplemented
+    lower = factor.triu().mT if upper else factor.tril()
+    eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device).expand(factor.shape)
+    half = _substitute(lower, eye, upper=False, unit=False)
+    return _substitute(lower.mT, half, upper=True, unit=False)
+
+
 COMPOSITES: dict[Any, Callable[..., Any]] = {
+    aten.linalg_solve.default: _solve,
     aten.linalg_inv.default: _only_first(inv_ex),
     aten.inverse.default: _only_first(inv_ex),
     aten.linalg_cholesky.default: _only_first(cholesky_ex),
@@ -234,4 +249,5 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.linalg_cholesky_ex.default: cholesky_ex,
     aten.linalg_solve_triangular.default: solve_triangular,
     aten.triangular_solve.default: triangular_solve,
+    aten.cholesky_inverse.default: cholesky_inverse,
 }
