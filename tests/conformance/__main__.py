@@ -49,6 +49,7 @@ def main() -> int:
             profile=options.profile,
             dtype=options.dtype,
             samples=options.samples,
+            part=options.slice,
             versions=results.versions(),
             entries=ordered,
             left=left,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -92,7 +93,7 @@ def examine(module: torch.nn.Module, tensors: tuple[torch.Tensor, ...], profile:
             blocked = err.code in {"capture_blocked", "model_forward_failed"}
             finding = _ended(Outcome.BLOCKED if blocked else Outcome.REFUSED, err)
         except Exception as err:  # noqa: BLE001 - what is no error of ours is what is looked for
-            finding = SampleFinding(outcome=Outcome.CRASH, code=type(err).__name__, reason=str(err)[:300])
+            finding = SampleFinding(outcome=Outcome.CRASH, code=type(err).__name__, reason=plain_words(str(err)))
     random = finding.outcome is Outcome.REFUSED and draws(module, tensors)
     spent = round(time.process_time() - start, 3)
     return msgspec.structs.replace(finding, inputs=shapes, random=random, cpu_s=spent)
@@ -131,7 +132,12 @@ def _examine(
 
 
 def _ended(outcome: Outcome, error: YtkError) -> SampleFinding:
-    return SampleFinding(outcome=outcome, code=error.code, reason=error.message[:300])
+    return SampleFinding(outcome=outcome, code=error.code, reason=plain_words(error.message))
+
+
+def plain_words(text: str) -> str:
+    """Take out of a message what is different on every run: folders."""
+    return re.sub(r"(?:/[^\s/:]+)+/(?=[^\s/]+\.(?:py|onnx|cpp)\b)", "", text)[:300]
 
 
 def _prepare(model: LoadedModel, profile: TargetProfile, folder: Path) -> _Prepared:

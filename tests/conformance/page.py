@@ -35,7 +35,7 @@ Every entry that torch.export captures ends in exactly one of
   data-dependent output shape, a random draw;
 - **wrong**, **crash**, **hang**: what must not happen. *Wrong* means that prepare was content and the second judge was not.
 
-An entry is as good as the worst of its samples. **Blocked** entries, which torch.export cannot capture or whose samples
+*Part* K/N is a run over every N-th entry of that dtype only. An entry is as good as the worst of its samples. **Blocked** entries, which torch.export cannot capture or whose samples
 fail in torch itself, never reach the exporter and are in no percentage.
 
 Which figure is which: under the profile `onnxruntime` the graph is opset 18 and is run as written, so *native* compares with
@@ -58,10 +58,10 @@ def render(runs: Sequence[Run]) -> str:
 def _counts(runs: Sequence[Run]) -> str:
     lines = [
         "## Figures\n",
-        "| profile | dtype | samples | examined | not reached | captured | "
+        "| profile | dtype | samples | part | examined | not reached | captured | "
         + " | ".join(Outcome)
         + " | native + carved of captured |",
-        "|" + "---|" * (7 + len(Outcome)),
+        "|" + "---|" * (8 + len(Outcome)),
     ]
     for run in runs:
         counts, captured = results.counts(run), results.captured(run)

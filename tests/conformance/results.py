@@ -16,12 +16,16 @@ SCHEMA_VERSION = 1
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One run: its settings, the versions, and what was found. ``left``: entries that the run did not get to."""
+    """One run: its settings, the versions, and what was found.
+
+    ``part`` K/N: it was about every N-th entry only, from the K-th; ``left``: entries that the run did not get to.
+    """
 
     schema_version: int = SCHEMA_VERSION
     profile: str
     dtype: str
     samples: int
+    part: str = "1/1"
     versions: dict[str, str]
     entries: tuple[EntryFinding, ...]
     left: tuple[str, ...] = ()
@@ -84,7 +88,8 @@ def reasons(run: Run, outcome: Outcome) -> list[tuple[str, list[str]]]:
     for entry in run.entries:
         if entry.outcome is outcome:
             sample = next(each for each in entry.samples if each.outcome is outcome)
-            groups.setdefault(f"{sample.code}: {sample.reason}"[:160], []).append(entry.name)
+            words = "draws random numbers" if sample.random else f"{sample.code}: {sample.reason}"[:160]
+            groups.setdefault(words, []).append(entry.name)
     return sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
 
 

@@ -184,6 +184,57 @@ def _pad_circular(x: ir.Value, before: Sequence[int], after: Sequence[int]) -> A
     return op.Identity(x)
 
 
+def _constant_pad(x: ir.Value, pad: Sequence[int], value: float = 0) -> Any:
+    return _pad(x, pad, "constant", value)
+
+
+def _extreme(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    def translate(x: ir.Value, dim: Sequence[int] | int = (), keepdim: bool = False) -> Any:
+        if x.dtype is None or x.dtype is ir.DataType.BOOL:
+            msg = "no order among truth values"
+            raise NotImplementedError(msg)
+        if not _extents(x):
+            return op.Identity(x)
+        axes = [dim] if isinstance(dim, int) else list(dim)
+        given = [_int64(*axes)] if axes else []
+        return reduce(x, *given, keepdims=int(keepdim))
+
+    return translate
+
+
+def _hypot(x: ir.Value, other: ir.Value) -> Any:
+    """The greater one is taken out, so that no square overflows."""
+    a, b = op.Abs(x), op.Abs(other)
+    big, small = op.Max(a, b), op.Min(a, b)
+    none = op.Equal(big, op.Sub(big, big))
+    ratio = op.Where(none, small, op.Div(small, big))
+    return op.Mul(big, op.Sqrt(op.Add(op.Mul(ratio, ratio), op.CastLike(_number(1.0), big))))
+
+
+def _number(value: float) -> Any:
+    return op.Constant(value=ir.tensor(np.array(value, dtype=np.float32)))
+
+
+def _complex_pad(x: ir.Value, pad: Sequence[int], value: float = 0) -> Any:
+    if value:
+        msg = "a pad value that is not 0 beside complex numbers"
+        raise NotImplementedError(msg)
+    return _pad(x, [0, 0, *pad])
+
+
+def _in_type(normalise: Callable[..., Any]) -> Callable[..., Any]:
+    """Convert first, as torch does: the sum of exponentials is rounded as the asked-for type rounds."""
+
+    def translate(x: ir.Value, dim: int, dtype: int = -1) -> Any:
+        rank = len(_extents(x))
+        given = op.Cast(x, to=dtype) if dtype not in {None, -1} else x
+        if rank:
+            return normalise(given, axis=dim)
+        return op.Squeeze(normalise(op.Unsqueeze(given, _int64(0)), axis=0), _int64(0))
+
+    return translate
+
+
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _aten.nonzero.default: _nonzero,
     _aten.resolve_conj.default: _same,
@@ -198,11 +249,18 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _aten._adaptive_avg_pool3d.default: _adaptive_avg_pool3d,  # noqa: SLF001 - an operator name
     _aten.squeeze.dims: _squeeze_dims,
     _aten.pad.default: _pad,
+    _aten.constant_pad_nd.default: _constant_pad,
+    _aten.amax.default: _extreme(op.ReduceMax),
+    _aten.amin.default: _extreme(op.ReduceMin),
+    _aten.hypot.default: _hypot,
+    _aten.softmax.int: _in_type(op.Softmax),
+    _aten.log_softmax.int: _in_type(op.LogSoftmax),
 }
 """By overload; they take the place of torch's own."""
 COMPLEX_TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _aten.resolve_conj.default: _same,
     _aten._conj_physical.default: _conjugate,  # noqa: SLF001 - an operator name
+    _aten.constant_pad_nd.default: _complex_pad,
 }
 """For complex inputs, which are values with one more axis of extent 2 here."""
 DISTRUSTED = (_aten.special_erfcx.default,)
