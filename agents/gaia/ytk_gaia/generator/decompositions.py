@@ -127,6 +127,31 @@ def cdist_forward(x: torch.Tensor, y: torch.Tensor, p: float = 2.0, _compute_mod
     return difference.pow(p).sum(-1).pow(1 / p)
 
 
+def upsample_nearest2d(
+    x: torch.Tensor, output_size: list[int] | None, scales_h: float | None = None, scales_w: float | None = None
+) -> Any:
+    """Repeat every pixel a whole number of times, by integer indices alone; other scales have a general form elsewhere."""
+    if output_size is None:
+        return NotImplemented
+    factors = []
+    for given, size, scale in zip(output_size, x.shape[-2:], (scales_h, scales_w), strict=True):
+        if not isinstance(size, int) or not isinstance(given, int) or not size or given % size:
+            return NotImplemented
+        factors.append(given // size)
+        if scale is not None and scale != factors[-1]:
+            return NotImplemented
+    (h, w), (height, width) = factors, x.shape[-2:]
+    spread = x.unsqueeze(-2).unsqueeze(-1).expand(*x.shape[:-2], height, h, width, w)
+    # The dims are now (..., H, 1 -> h, W, 1 -> w) in the order of the result.
+    return spread.reshape(*x.shape[:-2], height * h, width * w)
+
+
+def _upsample_nearest2d_vec(x: torch.Tensor, output_size: list[int] | None, scale_factors: list[float] | None) -> Any:
+    if output_size is None and scale_factors is not None:
+        output_size = [int(n * s) for n, s in zip(x.shape[-2:], scale_factors, strict=True)]
+    return upsample_nearest2d(x, output_size, *(scale_factors or (None, None)))
+
+
 def trilinear(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -170,6 +195,8 @@ def bucketize(x: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = Fa
 
 
 TABLE: dict[Any, Callable[..., Any]] = {
+    aten.upsample_nearest2d.default: upsample_nearest2d,
+    aten.upsample_nearest2d.vec: _upsample_nearest2d_vec,
     aten._trilinear.default: trilinear,  # noqa: SLF001 -- the operator's name
     aten.searchsorted.Tensor: searchsorted,
     aten.bucketize.Tensor: bucketize,
@@ -180,3 +207,8 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.kthvalue.default: kthvalue,
     aten._cdist_forward.default: cdist_forward,  # noqa: SLF001 -- the operator's name
 }
+
+BEFORE: dict[Any, Callable[..., Any]] = {
+    op: TABLE[op] for op in (aten.upsample_nearest2d.default, aten.upsample_nearest2d.vec)
+}
+"""What torch's default table would otherwise write in floating-point coordinates."""

@@ -132,6 +132,7 @@ def decompose(program: torch.export.ExportedProgram, plan: LoweringPlan) -> torc
     """
     first = torch.export.default_decompositions()
     first.update(small_linalg.COMPOSITES)
+    first.update(decompositions.BEFORE)
     for op in plan.keep:
         first.pop(op, None)
     return program.run_decompositions(first).run_decompositions(_decomposition_table(plan))
