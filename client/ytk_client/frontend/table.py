@@ -110,6 +110,8 @@ def panel_lines(
             "Choose where to score kernels, `ytk eval workers` lists them:",
             "  export GPU=<gpu of the same kind>",
         ]
+    if arch is None:
+        lines += ["For a CPU engine write `-g cpu --config deployment_target=cpu` below."]
     for row, _ in buildable:
         lines += ["", f"{row.name}: generate the kernel, then build the plugin"]
         lines += _command_lines(row, folder, spec, arch)
