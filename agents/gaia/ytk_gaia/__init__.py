@@ -1,4 +1,4 @@
 """Gaia: generates kernels and chooses them by measurement."""
 
-GENERATOR_VERSION = "1"
+GENERATOR_VERSION = "2"
 """Goes into each contract; raised when the same region gives another kernel text."""
