@@ -38,9 +38,8 @@ CARVED = [
     "igamma",
     "nn_functional_avg_pool2d",
     "linalg_eig",
-    "nn_functional_batch_norm",
 ]
-REFUSED = ["randint_like", "unique_consecutive"]
+REFUSED = ["randint_like", "unique_consecutive", "nn_functional_batch_norm"]
 ON_TRT86 = {"fft_rfft": Outcome.CARVED, "bitwise_and": Outcome.CARVED, "add": Outcome.NATIVE, "nonzero": Outcome.NATIVE}
 
 

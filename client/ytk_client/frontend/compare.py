@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import onnx
 from ytk_core.accuracy import compare
-from ytk_core.dtypes import FROM_ONNX_NUMBER, DType
+from ytk_core.dtypes import FROM_ONNX_NUMBER, DType, storage_dtype
 from ytk_core.errors import NotAvailableError, ToolkitError
 from ytk_core.formats.verify_report import OutputAccuracy
 
@@ -38,9 +39,16 @@ def judge(
     finest: str = "fp64",
     sample: int = 0,
 ) -> OutputAccuracy:
-    """Compare two arrays in storage form with the tolerance of their dtype, but none finer than ``finest`` arithmetic."""
+    """Compare two arrays in storage form with the tolerance of their dtype, but none finer than ``finest`` arithmetic.
+
+    ``dtype`` is that of the graph; another one in torch is a difference, however close the values are.
+    """
     precision = rougher(_PRECISION.get(dtype, "fp32"), finest)
-    return compare(name, got, want, dtype=dtype, precision=precision, sample=sample)
+    verdict = compare(name, got, want, dtype=dtype, precision=precision, sample=sample)
+    if want.dtype != storage_dtype(dtype):
+        note = f"the graph has {dtype}, torch {want.dtype}"
+        return msgspec.structs.replace(verdict, ok=False, max_abs=None, note=note)
+    return verdict
 
 
 def rougher(*precisions: str) -> str:

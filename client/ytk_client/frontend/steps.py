@@ -22,6 +22,10 @@ def flat_outputs(model: LoadedModel, sample: tuple[torch.Tensor, ...]) -> list[t
         kinds = ", ".join(sorted({type(leaf).__name__ for leaf in leaves})) or "nothing"
         msg = f"forward() in {model.path} returned no tensor but {kinds}"
         raise UserError(msg, code="model_bad_output", hint="Return a tensor, or a tuple or dict of tensors.")
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor) and leaf.layout is not torch.strided:
+            msg = f"forward() in {model.path} returned a {leaf.layout} tensor"
+            raise UserError(msg, code="model_bad_output", hint="Return dense tensors: x.to_dense().")
     flat = [_real(leaf.detach()) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
     for leaf in flat:
         if leaf is not None:

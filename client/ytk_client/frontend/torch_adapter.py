@@ -111,10 +111,26 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
             "Write the operator that it names with others; a step that changes a tensor in place is the usual reason."
         )
         raise UserError(msg, code="decomposition_failed", hint=hint) from err
+    _name_outputs_anew(program)
     _drop_error_checks(program)
     program.graph_module.graph.eliminate_dead_code()
     program.graph_module.recompile()
     return program
+
+
+def _name_outputs_anew(program: torch.export.ExportedProgram) -> None:
+    """Let the signature name what the graph returns.
+
+    Type promotion puts a conversion behind an operator without telling the signature, and the exporter goes by that: a
+    float16 output would be float32.
+    """
+    signature = program.graph_signature
+    for index, value in enumerate(program.graph_module.graph.output_node().args[0]):
+        spec = signature.output_specs[index]
+        if isinstance(value, torch.fx.Node) and getattr(spec.arg, "name", value.name) != value.name:
+            signature.output_specs[index] = dataclasses.replace(
+                spec, arg=dataclasses.replace(spec.arg, name=value.name)
+            )
 
 
 @contextlib.contextmanager

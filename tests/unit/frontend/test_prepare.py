@@ -288,19 +288,21 @@ def test_complex_values_stay_inside_one_region(run_prepare):
     region_runs(out, names(report)[0])
 
 
-def test_complex_output_is_refused_with_a_hint(run_prepare):
-    with pytest.raises(UserError, match="complex64") as caught:
-        run_prepare(
-            """
-            class Model(nn.Module):
-                def forward(self, x):
-                    return torch.fft.rfft(x)
+def test_a_region_with_a_complex_output_gives_pairs_of_numbers(run_prepare):
+    report, out = run_prepare(
+        """
+        class Model(nn.Module):
+            def forward(self, x):
+                return torch.fft.rfft(x)
 
-            def get_fwd_args():
-                return (torch.randn(2, 16),)
-            """
-        )
-    assert caught.value.code == "not_carvable"
+        def get_fwd_args():
+            return (torch.randn(2, 16),)
+        """
+    )
+    assert names(report) == ["FftR2c"]
+    assert report.candidates[0].cannot_be_plugin is None
+    assert read_reference(out / "model.reference.npz").outputs[0].shape == (2, 9, 2)
+    region_runs(out, "FftR2c")
 
 
 def test_nothing_to_carve_for_a_newer_target(run_prepare):

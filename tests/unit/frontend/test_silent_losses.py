@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
-from ytk_client.frontend import faithful, torch_adapter
+from ytk_client.frontend import compare, faithful, torch_adapter
+from ytk_core.dtypes import DType
 from ytk_core.errors import UserError
 from ytk_core.formats.prepare_outputs import CandidateReason, read_candidates
 from ytk_core.formats.reference import read_reference
@@ -141,3 +143,25 @@ def test_a_complex_output_becomes_pairs_of_numbers(run_prepare):
     np.testing.assert_allclose(
         reference.samples[1].outputs["output_0"], torch.view_as_real(torch.fft.rfft(given)), atol=1e-6
     )
+
+
+def test_a_sparse_output_is_refused(run_prepare):
+    with pytest.raises(UserError, match="sparse") as caught:
+        run_prepare(model("return x.to_sparse()", "torch.randn(3)"), profile="onnxruntime")
+    assert caught.value.code == "model_bad_output"
+
+
+def test_the_type_of_a_promoted_output_is_torchs(run_prepare):
+    """Type promotion computes in float32 and converts back; the exporter's signature names what comes before that."""
+    report, out = run_prepare(model("return x.abs()", "torch.randn(3).half()"), profile="onnxruntime")
+    assert all(verdict.ok for verdict in report.accuracy)
+    [output] = onnx.load(str(out / "model.onnx")).graph.output
+    assert output.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
+
+
+def test_a_graph_with_the_right_values_in_another_type_is_no_match():
+    values = np.arange(3, dtype=np.float32)
+    assert compare.judge("y", values, values, dtype=DType.FLOAT32).ok
+    verdict = compare.judge("y", values, values.astype(np.float16), dtype=DType.FLOAT32)
+    assert not verdict.ok
+    assert "float16" in verdict.note
