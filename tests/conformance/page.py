@@ -71,6 +71,7 @@ def _counts(runs: Sequence[Run]) -> str:
             run.profile,
             run.dtype,
             run.samples,
+            run.part,
             len(run.entries),
             len(run.left),
             captured,
@@ -102,7 +103,7 @@ def _random(run: Run) -> int:
 
 
 def _details(run: Run) -> str:
-    lines = [f"## {run.profile}, {run.dtype}\n"]
+    lines = [f"## {run.profile}, {run.dtype}\n", *([f"{run.note}\n"] if run.note else [])]
     for outcome in (Outcome.WRONG, Outcome.CRASH, Outcome.HANG, Outcome.REFUSED):
         groups = results.reasons(run, outcome)
         if groups:

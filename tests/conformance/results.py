@@ -18,7 +18,8 @@ SCHEMA_VERSION = 1
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One run: its settings, the versions, and what was found.
 
-    ``part`` K/N: it was about every N-th entry only, from the K-th; ``left``: entries that the run did not get to.
+    ``part`` K/N: it was about every N-th entry only, from the K-th; ``left``: entries that the run did not get to;
+    ``note``: what a reader of the figures has to know.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -29,6 +30,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     entries: tuple[EntryFinding, ...]
     left: tuple[str, ...] = ()
+    note: str = ""
 
 
 def versions() -> dict[str, str]:
