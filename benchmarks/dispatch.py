@@ -17,6 +17,7 @@ from pathlib import Path
 
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from ytk_core.channels import aio_channel
 from ytk_proto.v1 import agents_pb2, agents_pb2_grpc, common_pb2, jobs_pb2, jobs_pb2_grpc
 

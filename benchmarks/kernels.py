@@ -134,6 +134,7 @@ def _kernel_call(directory: Path, threads: int) -> Any:
     import ctypes
 
     import numpy as np
+
     from ytk_core.dtypes import ONNX_NUMBER, DType
     from ytk_core.formats.kernel_bundle import read_bundle
     from ytk_gaia.evaluator.candidate_runner import CContext, CTensor

@@ -30,6 +30,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import grpc
 import msgspec
 import tenacity
+
+from ytk_client.config import Settings
 from ytk_core import convert
 from ytk_core.channels import sync_channel
 from ytk_core.errors import BoardError, RemoteError, UserError, YtkError
@@ -37,8 +39,6 @@ from ytk_core.jobs import JobSpec, JobState, NamedBlob
 from ytk_core.rpc_errors import RETRYABLE, from_rpc_error
 from ytk_core.workers import JobView, PeerVersion, WorkerView
 from ytk_proto.v1 import artifacts_pb2_grpc, fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
-
-from ytk_client.config import Settings
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+
 from ytk_core.errors import BoardError, UserError
 
 CONTROLLER = "controller"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
+
 from ytk_core.archspec import FIELDS, ArchSpec
 from ytk_core.errors import FormatError, UserError
 from ytk_core.formats.plugin_manifest import SUFFIX, PluginManifest, read_plugin_manifest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import msgspec
+
 from ytk_core.archspec import ArchSpec, nearest
 from ytk_core.errors import UserError
 from ytk_core.formats.plugin_meta import DeploymentTarget

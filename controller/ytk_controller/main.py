@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 import structlog
-from ytk_core.errors import YtkError
 
 from ytk_controller.allocator import keep_freed_memory
 from ytk_controller.exit_codes import HELP, ControllerExit, exit_code_of
 from ytk_controller.jobs.model import Policy
+from ytk_core.errors import YtkError
 
 if TYPE_CHECKING:
     from ytk_controller.config import Config

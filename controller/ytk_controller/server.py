@@ -15,18 +15,6 @@ import sqlalchemy as sa
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from ytk_core.channels import aio_server_options, is_loopback
-from ytk_core.errors import BoardError, UserError
-from ytk_proto.v1 import (
-    agents_pb2,
-    agents_pb2_grpc,
-    artifacts_pb2,
-    artifacts_pb2_grpc,
-    fleet_pb2,
-    fleet_pb2_grpc,
-    jobs_pb2,
-    jobs_pb2_grpc,
-)
 
 from ytk_controller.artifacts.blobs import open_blobs
 from ytk_controller.artifacts.parts import Parts
@@ -54,6 +42,18 @@ from ytk_controller.store.base import Store, TokenRecord, Tx
 from ytk_controller.store.postgres import PostgresStore
 from ytk_controller.store.sqlite import SqliteStore
 from ytk_controller.tokens import Tokens
+from ytk_core.channels import aio_server_options, is_loopback
+from ytk_core.errors import BoardError, UserError
+from ytk_proto.v1 import (
+    agents_pb2,
+    agents_pb2_grpc,
+    artifacts_pb2,
+    artifacts_pb2_grpc,
+    fleet_pb2,
+    fleet_pb2_grpc,
+    jobs_pb2,
+    jobs_pb2_grpc,
+)
 
 DATABASE_FILE = "controller.db"
 

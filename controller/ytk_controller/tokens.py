@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from ytk_core.errors import UserError
-
 from ytk_controller.store.base import TokenRecord
+from ytk_core.errors import UserError
 
 _MIN_CHARS = 16
 

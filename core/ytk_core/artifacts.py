@@ -23,8 +23,6 @@ import grpc
 import grpc.aio
 import tenacity
 from blake3 import blake3
-from ytk_proto.v1 import artifacts_pb2 as pb
-from ytk_proto.v1 import artifacts_pb2_grpc
 
 from ytk_core.channels import CHUNK_BYTES
 from ytk_core.digests import PREFIX, check_digest, digest_file
@@ -33,6 +31,8 @@ from ytk_core.files import disk_error
 from ytk_core.jobs import NamedBlob
 from ytk_core.rpc_errors import OffsetError, being_cancelled, cancelled_by_peer, from_rpc_error, from_write_error
 from ytk_core.together import to_its_end, together
+from ytk_proto.v1 import artifacts_pb2 as pb
+from ytk_proto.v1 import artifacts_pb2_grpc
 
 Progress = Callable[[int, int], None]
 """Takes bytes done and bytes in all; may be called from another thread than the caller's."""

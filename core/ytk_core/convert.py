@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import msgspec
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
-from ytk_proto.v1 import agents_pb2, common_pb2, fleet_pb2
 
 from ytk_core import jobs, workers
 from ytk_core.errors import FailureClass, UserError, YtkError
+from ytk_proto.v1 import agents_pb2, common_pb2, fleet_pb2
 
 _E = TypeVar("_E", bound=enum.Enum)
 

@@ -17,6 +17,7 @@ import onnx
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
 from ytk_client.frontend import faithful, load_model, regions, steps, torch_adapter
 from ytk_client.frontend.capture import capture
 from ytk_client.frontend.carve import CarvedRegion, Carver

@@ -2,6 +2,7 @@
 
 import onnxruntime  # noqa: F401 - imported for its side effect
 import torch
+
 from ytk_client.frontend import faithful  # noqa: F401 - as above
 
 from conformance.opdb import entries

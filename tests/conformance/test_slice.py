@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import functional
+
 from ytk_client.frontend import comparison, torch_adapter
 from ytk_core.targets import load_profile
 

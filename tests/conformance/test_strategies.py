@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
+
 from ytk_core.targets import load_profile
 
 from conformance.examine import Call, examine

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import torch
+
 from ytk_core.targets import load_profile
 
 from conformance.examine import examine

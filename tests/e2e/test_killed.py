@@ -10,14 +10,16 @@ from pathlib import Path
 
 import grpc
 import pytest
-from e2e.daemons import Stack, alive, stack, wait_gone
-from e2e.gates import ARCH
+
 from ytk_core.artifacts import SyncArtifactClient
 from ytk_core.channels import CHUNK_BYTES, sync_channel
 from ytk_core.digests import digest_file
 from ytk_core.errors import YtkError
 from ytk_core.jobs import JobKind, JobSpec, JobState
 from ytk_core.workers import JobView
+
+from e2e.daemons import Stack, alive, stack, wait_gone
+from e2e.gates import ARCH
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from ytk_client.frontend import PrepareRequest, prepare
 from ytk_core.archspec import host_arch_specs
 from ytk_core.formats.plugin_manifest import SUFFIX

@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from fakes.handlers import Handler, child
+
 from ytk_core.agent.main import AgentSettings, WorkerFacts, agent_main
 from ytk_core.jobs import JobKind, JobResult
+
+from fakes.handlers import Handler, child
 
 
 async def run_named_task(ctx: Any) -> JobResult:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.digests import digest_bytes, digest_file
 from ytk_core.dtypes import DType

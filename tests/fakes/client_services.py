@@ -22,6 +22,7 @@ from typing import Any, Self
 
 import grpc
 import msgspec
+
 from ytk_core import convert
 from ytk_core.digests import digest_bytes
 from ytk_core.errors import FailureClass, UserError, YtkError

@@ -23,6 +23,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 import msgspec
+
 from ytk_core import convert
 from ytk_core.channels import aio_server_options
 from ytk_core.digests import digest_bytes

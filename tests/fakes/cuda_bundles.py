@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fakes.kernel_bundles import F16, F32, meta
 from ytk_core.formats.kernel_bundle import KernelBundle
 from ytk_core.formats.plugin_meta import (
     AttributeDecl,
@@ -16,6 +15,8 @@ from ytk_core.formats.plugin_meta import (
     TensorType,
     Variant,
 )
+
+from fakes.kernel_bundles import F16, F32, meta
 
 HEADER = '#include "ytk_cuda.h"\n'
 

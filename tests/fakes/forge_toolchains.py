@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+
 from ytk_forge.toolchain import SHIPPED_DIR, TensorRTAbi, Toolchain, load_toolchain
 
 FAKES = Path(__file__).parent

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
+
 from ytk_core.archspec import host_arch_specs
 from ytk_core.dtypes import DType
 from ytk_core.formats.kernel_bundle import KernelBundle, render_bundle

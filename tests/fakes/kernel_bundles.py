@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+
 from ytk_core.digests import digest_bytes
 from ytk_core.dtypes import DType
 from ytk_core.formats.kernel_bundle import KernelBundle

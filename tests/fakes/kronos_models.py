@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
 from ytk_core.formats.weights_npz import write_weights
 
 FLOAT = TensorProto.FLOAT

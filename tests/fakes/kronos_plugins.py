@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.digests import digest_bytes, digest_file
 from ytk_core.dtypes import DType

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper, save
+
 from ytk_client.inspection import Finding, Inspection
 
 F32, F64, I64, I32, BOOL = (getattr(TensorProto, name) for name in ("FLOAT", "DOUBLE", "INT64", "INT32", "BOOL"))

@@ -6,6 +6,7 @@ import ctypes
 from typing import Any
 
 import numpy as np
+
 from ytk_core.dtypes import ONNX_NUMBER, DType
 from ytk_forge.probe import ctypes_abi as abi
 

@@ -9,13 +9,15 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from fakes import client_files, kernel_bundles
+
 from ytk_client.repro.format import Loaded
 from ytk_core.digests import digest_bytes
 from ytk_core.dtypes import DType
 from ytk_core.formats.kernel_bundle import render_bundle
 from ytk_core.formats.region import EXTRA_FILE, RegionSpec, RegionTensor, encode_region_spec
 from ytk_core.formats.weights_npz import write_weights
+
+from fakes import client_files, kernel_bundles
 
 REGION = """
 import torch

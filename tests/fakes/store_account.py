@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+
 from ytk_controller.jobs import working
 from ytk_controller.jobs.machine import JobMachine
 from ytk_controller.jobs.model import JobRecord, Policy

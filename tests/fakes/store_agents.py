@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+
 from ytk_core import convert
 from ytk_core.channels import aio_channel
 from ytk_core.digests import digest_bytes

@@ -5,9 +5,9 @@ The rules; what they compare with is in :mod:`fakes.store_account`.
 
 from __future__ import annotations
 
-from fakes.store_account import POLICY, SPECS, WORKERS, Account, Wish
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
+
 from ytk_controller.jobs import submitting, upkeep, working
 from ytk_controller.jobs.machine import StaleLeaseError
 from ytk_controller.jobs.submitting import SubmitRequest
@@ -16,6 +16,8 @@ from ytk_core.digests import digest_bytes
 from ytk_core.errors import FailureClass, UserError
 from ytk_core.jobs import Failure, JobResult, JobSpec, JobState, Lease, NamedBlob
 from ytk_core.workers import Assignment, LeaseAction
+
+from fakes.store_account import POLICY, SPECS, WORKERS, Account, Wish
 
 AGENT = st.sampled_from(sorted(WORKERS))
 OUTCOME = st.sampled_from(["ok", "ok", "ok", "board", "board", "yours", "stopped"])

@@ -14,6 +14,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from golden import metas
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.conditions import Conditions, Snapshot
 from ytk_core.digests import digest_bytes, digest_file

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+
 from ytk_core.digests import digest_bytes
 
 GOLDEN = Path(__file__).parent

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+
 from ytk_client.cli import main as entry
 
 ROOT = Path(__file__).resolve().parents[2]

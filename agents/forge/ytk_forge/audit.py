@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import BoardError, CandidateError, FailureClass, ToolkitError, YtkError
 from ytk_core.formats.plugin_manifest import CheckResult
 from ytk_core.formats.plugin_meta import PluginMeta
 from ytk_core.sandbox import SandboxMode
-
 from ytk_forge.device import checks as device_checks
 from ytk_forge.device.driver_stub import SONAME, driver_stub
 from ytk_forge.probe import registry

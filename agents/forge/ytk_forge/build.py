@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
+
 from ytk_core.abi import include_dir
 from ytk_core.archspec import ArchSpec
 from ytk_core.cuda_build import device_flags
@@ -18,7 +19,6 @@ from ytk_core.formats.plugin_manifest import PluginManifest, make_manifest, writ
 from ytk_core.formats.plugin_meta import DeploymentTarget, PluginMeta
 from ytk_core.sandbox import SandboxMode
 from ytk_core.signing import SigningKey, sign_manifest
-
 from ytk_forge.audit import AUDIT_VERSION, audit, raise_on_failure
 from ytk_forge.cache import FILES, LOG, MANIFEST, PLUGIN, BuildCache, cache_key
 from ytk_forge.compile import LINK_FLAGS, TABLE_FLAGS, Units, build_flags, compile_plugin

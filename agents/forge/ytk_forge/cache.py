@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+
 from ytk_core.digests import blob_name, digest_bytes, digest_file
 from ytk_core.errors import FormatError
 from ytk_core.files import disk_error

@@ -10,7 +10,6 @@ from ytk_core.digests import digest_file
 from ytk_core.errors import FormatError
 from ytk_core.formats.plugin_manifest import SUFFIX, CheckResult, PluginManifest, read_plugin_manifest
 from ytk_core.sandbox import SandboxMode
-
 from ytk_forge.audit import audit
 from ytk_forge.cache import MANIFEST
 from ytk_forge.toolchain import Toolchain, find_compiler, toolchain_for

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec
 
 import click
 import msgspec
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import ExitCode, UserError, YtkError
 from ytk_core.files import atomic_write
@@ -165,7 +166,6 @@ def build(
 ) -> None:
     """Build and audit the plugin library of a kernel BUNDLE on this machine."""
     from ytk_core.signing import load_key
-
     from ytk_forge.build import build_plugin
     from ytk_forge.cache import MANIFEST, PLUGIN
     from ytk_forge.toolchain import load_toolchains
@@ -233,7 +233,6 @@ def check(
 ) -> None:
     """Audit a plugin LIBRARY again and compare it with its manifest. Exit code 1 where a check fails."""
     from ytk_core.signing import read_trusted_keys, verify_manifest
-
     from ytk_forge.check import check_library, read_manifest_for
     from ytk_forge.toolchain import load_toolchains
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+
 from ytk_core.agent.processes import TOKEN_VARIABLE, kill_group
 from ytk_core.sandbox import SandboxMode, SandboxPolicy, wrap
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+
 from ytk_core.agent.handler import JobContext
 from ytk_core.errors import UserError
 from ytk_core.jobs import JobKind, JobResult, PluginBuildParams
-
 from ytk_forge.cache import FILES
 from ytk_forge.tasks import BuildTask
 

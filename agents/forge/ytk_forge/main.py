@@ -11,10 +11,10 @@ from pathlib import Path
 
 import click
 import structlog
+
 from ytk_core.agent.handler import JobHandler
 from ytk_core.agent.main import AgentSettings, WorkerFacts, agent_main
 from ytk_core.errors import NotAvailableError
-
 from ytk_forge import cli
 
 _log = structlog.get_logger(__name__)
@@ -31,7 +31,6 @@ def make_handlers(settings: AgentSettings) -> Sequence[JobHandler]:
         UserError: The signing key is no key, or others may read it.
     """
     from ytk_core.signing import load_or_create_key
-
     from ytk_forge.handler import BuildHandler
 
     path = _key_path(settings)

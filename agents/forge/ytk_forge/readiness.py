@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ytk_core.errors import NotAvailableError
-
 from ytk_forge.device.compiler import find_device_compiler
 from ytk_forge.toolchain import Toolchain, host_problems
 from ytk_forge.trt_headers import find_headers

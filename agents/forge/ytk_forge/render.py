@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
 from ytk_core.dtypes import ONNX_NUMBER, DType
 from ytk_core.errors import FormatError
 from ytk_core.formats import shape_expr

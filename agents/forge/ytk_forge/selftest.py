@@ -23,7 +23,6 @@ from ytk_core.formats.plugin_meta import (
     Variant,
 )
 from ytk_core.sandbox import SandboxMode
-
 from ytk_forge.build import build_plugin
 from ytk_forge.toolchain import Toolchain
 

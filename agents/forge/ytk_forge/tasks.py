@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from ytk_core.agent.tasks import report_progress
 from ytk_core.archspec import ArchSpec
 from ytk_core.sandbox import SandboxMode
 from ytk_core.signing import load_key
-
 from ytk_forge.build import build_plugin
 from ytk_forge.toolchain import load_toolchains
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ytk_core.errors import YtkError
 from ytk_core.files import atomic_write
-
 from ytk_forge.cache import cache_key
 
 DIRECTORY = "tools"

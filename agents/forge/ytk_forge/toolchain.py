@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from ytk_core.archspec import FIELDS, ArchSpec, host_runtime, nearest
 from ytk_core.errors import FormatError, NotAvailableError, UserError
 

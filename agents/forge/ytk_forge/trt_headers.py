@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import msgspec
-from ytk_core.errors import NotAvailableError
 
+from ytk_core.errors import NotAvailableError
 from ytk_forge.toolchain import TensorRTAbi, Toolchain
 
 DECLARED_DIR = Path(__file__).parent / "probe" / "trt_abi"

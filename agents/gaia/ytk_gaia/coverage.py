@@ -26,13 +26,13 @@ from typing import Any
 import click
 import numpy as np
 import torch
+
 from ytk_core.abi import include_dir
 from ytk_core.archspec import ArchSpec, host_arch_specs
 from ytk_core.cpu_build import cxx_flags
 from ytk_core.dtypes import ONNX_NUMBER, DType
 from ytk_core.errors import FormatError, ToolkitError, UserError
 from ytk_core.files import atomic_write
-
 from ytk_gaia import coverage_child
 from ytk_gaia.evaluator.build import compiler
 from ytk_gaia.generator import inductor_adapter as inductor

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+
 from ytk_core.agent.handler import JobContext
 from ytk_core.agent.tasks import error_of
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import FailureClass, ToolkitError, UserError
 from ytk_core.jobs import JobKind, JobResult, JobSpec, JobState, KernelEvaluateParams, KernelGenerateParams, NamedBlob
 from ytk_core.workers import JobView
-
 from ytk_gaia import search
 from ytk_gaia.evaluator.verdicts import Evaluation, Verdict, read_evaluation
 from ytk_gaia.report import Report, make_report, require_winner, write_report

@@ -13,7 +13,6 @@ from ytk_core.archspec import host_arch_specs
 from ytk_core.errors import UserError
 from ytk_core.files import atomic_write
 from ytk_core.sandbox import SandboxMode
-
 from ytk_gaia import search
 from ytk_gaia.evaluator.verdicts import Evaluation, read_evaluation
 from ytk_gaia.report import Report, make_report, require_winner, write_report

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import click
+
 from ytk_core.agent.device import cpu_device_uid
 from ytk_core.agent.handler import JobHandler
 from ytk_core.agent.main import AgentSettings, WorkerFacts, agent_main

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from ytk_core.errors import CandidateError
 from ytk_core.files import atomic_write
-
 from ytk_gaia.evaluator.verdicts import CandidateResult, Evaluation, PairedRatio, Verdict
 
 SCHEMA_VERSION = 2

@@ -8,7 +8,6 @@ from typing import Any
 from ytk_core import kernelgen_config
 from ytk_core.errors import UserError
 from ytk_core.sandbox import SandboxPolicy
-
 from ytk_gaia.evaluator.verdicts import Evaluation
 from ytk_gaia.report import rank
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+
 from ytk_core.dtypes import DType, storage_dtype
 from ytk_core.errors import FormatError
 from ytk_core.formats.plugin_meta import Extent

@@ -24,7 +24,6 @@ def evaluate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         ``verdicts``: id to verdict.
     """
     from ytk_core.archspec import ArchSpec
-
     from ytk_gaia.evaluator.judge import JudgeOptions
     from ytk_gaia.evaluator.judge import evaluate as judge
     from ytk_gaia.evaluator.verdicts import write_evaluation

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+
 from ytk_core.accuracy import compare
 from ytk_core.agent.files import check_output
 from ytk_core.archspec import ArchSpec
@@ -27,7 +28,6 @@ from ytk_core.formats.plugin_manifest import SUFFIX
 from ytk_core.formats.reference import Reference, read_reference
 from ytk_core.formats.verify_report import OutputAccuracy, VerifyReport, write_verify_report
 from ytk_core.formats.weights_npz import read_arrays, write_weights
-
 from ytk_kronos import checks, engine_files, hostlib
 from ytk_kronos.task_types import (
     BUNDLE,

@@ -13,7 +13,6 @@ from ytk_core.formats.engine_bundle import EngineManifest
 from ytk_core.formats.plugin_manifest import PluginManifest, read_plugin_manifest
 from ytk_core.formats.plugin_meta import DeploymentTarget
 from ytk_core.preflight import compare_node_meta, node_contracts_from_onnx
-
 from ytk_kronos import hostlib
 from ytk_kronos.engine_files import PluginNode
 from ytk_kronos.engines.base import PluginFile

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+
 from ytk_core.conditions import Conditions
 from ytk_core.formats import codec
 from ytk_core.formats.benchmark import BenchmarkRow, LayerTime

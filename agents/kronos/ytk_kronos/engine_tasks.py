@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+
 from ytk_core.agent.tasks import report_progress
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import NotAvailableError
@@ -17,7 +18,6 @@ from ytk_core.formats import codec
 from ytk_core.formats.engine_bundle import SCHEMA_VERSION as MANIFEST_SCHEMA_VERSION
 from ytk_core.formats.engine_bundle import EngineManifest
 from ytk_core.formats.weights_npz import read_arrays, write_weights
-
 from ytk_kronos import checks, engine_files, layer_names, measure, onnx_model
 from ytk_kronos.engine_files import BenchmarkFile, LayersFile
 from ytk_kronos.engines.base import Arrays, Engine, EngineOptions, LoadedEngine, PluginFile

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+
 from ytk_core.agent.handler import JobContext
 from ytk_core.errors import FailureClass, UserError
 from ytk_core.formats.engine_bundle import read_manifest
 from ytk_core.formats.plugin_manifest import SUFFIX
 from ytk_core.jobs import EngineBuildParams, EngineProfileParams, EngineVerifyParams, JobKind, JobResult
 from ytk_core.sandbox import SandboxPolicy
-
 from ytk_kronos import hostlib
 from ytk_kronos.task_types import (
     BUNDLE,

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from blake3 import blake3
+
 from ytk_core.abi import include_dir
 from ytk_core.errors import BoardError, NotAvailableError, ToolkitError
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+
 from ytk_core.errors import UserError
 from ytk_core.formats.verify_report import PluginUse
-
 from ytk_kronos.engine_files import Layer, PluginNode
 
 _REORDER = "Reorder"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from ytk_core.agent.handler import JobHandler
 from ytk_core.agent.local import run_job_locally
 from ytk_core.archspec import ArchSpec
@@ -19,7 +20,6 @@ from ytk_core.formats.plugin_manifest import SUFFIX
 from ytk_core.formats.verify_report import VerifyReport, read_verify_report
 from ytk_core.jobs import EngineBuildParams, EngineProfileParams, EngineVerifyParams, JobKind, JobSpec
 from ytk_core.sandbox import SandboxMode
-
 from ytk_kronos import checks, hostlib
 from ytk_kronos.handlers import BuildHandler, ProfileHandler, VerifyHandler
 

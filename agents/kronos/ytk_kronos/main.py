@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import structlog
+
 from ytk_core.agent.device import cpu_device_uid
 from ytk_core.agent.handler import JobHandler
 from ytk_core.agent.main import AgentSettings, WorkerFacts, agent_main

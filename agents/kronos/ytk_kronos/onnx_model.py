@@ -10,7 +10,6 @@ from typing import Any
 
 from ytk_core.errors import FormatError, UserError
 from ytk_core.formats.weights_npz import read_index
-
 from ytk_kronos.engine_files import PluginNode
 
 _MAX_ONNX_BYTES = 2 * 1024**3  # protobuf's own limit; weights are external

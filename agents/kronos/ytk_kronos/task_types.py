@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import msgspec
+
 from ytk_core.errors import ToolkitError
 from ytk_core.formats.verify_report import PluginUse
-
 from ytk_kronos.engine_files import BenchmarkFile
 
 OUT = "out"

@@ -14,9 +14,8 @@ from ytk_client.cli.output import JSON, format_option, note, print_json, print_t
 from ytk_client.outputs import check_outputs
 
 if TYPE_CHECKING:
-    from ytk_core.workers import JobView
-
     from ytk_client.api import Client
+    from ytk_core.workers import JobView
 
 
 @click.command()
@@ -61,10 +60,9 @@ def build_plugin(
 
     Writes the .so and <so>.manifest.json, and prints the option to paste into `ytk embedded compile`.
     """
+    from ytk_client.plugins import manifest_path, prepare_source
     from ytk_core.formats.plugin_manifest import read_plugin_manifest
     from ytk_core.jobs import JobKind, JobSpec
-
-    from ytk_client.plugins import manifest_path, prepare_source
 
     text = prepare_source(source, arch, name=plugin_name, namespace=plugin_namespace)
     manifest_file = manifest_path(so_path)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from ytk_core.errors import ExitCode, UserError
 
 from ytk_client.cli.output import JSON, format_option, note, print_fields, print_json, warn
+from ytk_core.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from ytk_client.repro.format import Loaded

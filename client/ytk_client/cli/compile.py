@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from ytk_core.errors import UserError
 
 from ytk_client.cli.connection import connection_options, open_client
 from ytk_client.cli.follow import FollowOptions, download, follow_options, output_blob, run_job
 from ytk_client.cli.output import JSON, format_option, print_fields, print_json, print_table
 from ytk_client.outputs import check_outputs
+from ytk_core.errors import UserError
 
 if TYPE_CHECKING:
     from ytk_core.formats.engine_bundle import EngineManifest
@@ -77,12 +77,12 @@ def compile_engine(
     is named. The bundle holds the engine, its plugins, a per-layer profile and a benchmark.
     """
     import msgspec
+
+    from ytk_client.plugins import check_model, load_plugins, plugin_inputs
     from ytk_core.archspec import ArchSpec
     from ytk_core.formats.engine_bundle import read_manifest
     from ytk_core.formats.weights_npz import read_index
     from ytk_core.jobs import EngineBuildParams, JobKind, JobSpec
-
-    from ytk_client.plugins import check_model, load_plugins, plugin_inputs
 
     target = ArchSpec.parse(arch)
     plugins = load_plugins(plugin_paths)

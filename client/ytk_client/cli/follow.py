@@ -6,21 +6,21 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import click
-from ytk_core.errors import FailureClass, RemoteError, ToolkitError
-from ytk_core.jobs import JobState
 
 from ytk_client.cli.output import console, note
 from ytk_client.detached import Detached
+from ytk_core.errors import FailureClass, RemoteError, ToolkitError
+from ytk_core.jobs import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from rich.progress import Progress
-    from ytk_core.jobs import JobSpec, NamedBlob
-    from ytk_core.workers import JobView
 
     from ytk_client.api import Client, Submitted
+    from ytk_core.jobs import JobSpec, NamedBlob
+    from ytk_core.workers import JobView
 
 
 class FollowOptions(NamedTuple):

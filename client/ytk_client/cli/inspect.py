@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from ytk_core.errors import ExitCode, YtkError
 
 from ytk_client.cli.output import JSON, format_option, print_fields, print_json, print_table
+from ytk_core.errors import ExitCode, YtkError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,17 +8,16 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import click
-from ytk_core.errors import ToolkitError
-from ytk_core.jobs import JobState
 
 from ytk_client.cli.connection import connection_options, open_client
 from ytk_client.cli.output import JSON, format_option, note, print_fields, print_json, print_table
 from ytk_client.cli.workers import ago
+from ytk_core.errors import ToolkitError
+from ytk_core.jobs import JobState
 
 if TYPE_CHECKING:
-    from ytk_core.workers import JobView
-
     from ytk_client.api import Client
+    from ytk_core.workers import JobView
 
 
 @click.command()

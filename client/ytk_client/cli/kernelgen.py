@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from ytk_core.errors import FailureClass, RemoteError, UserError
 
 from ytk_client.cli.connection import connection_options, open_client
 from ytk_client.cli.follow import FollowOptions, check_ended, download, follow_options, output_blob, run_job
 from ytk_client.cli.output import JSON, format_option, note, print_fields, print_json, print_table, warn
 from ytk_client.outputs import check_outputs
+from ytk_core.errors import FailureClass, RemoteError, UserError
 
 if TYPE_CHECKING:
-    from ytk_core.formats.plugin_meta import DeploymentTarget
-    from ytk_core.workers import JobView
-
     from ytk_client.api import Client
     from ytk_client.routing import Offer
+    from ytk_core.formats.plugin_meta import DeploymentTarget
+    from ytk_core.workers import JobView
 
 _BUNDLE = "bundle.py"
 _REPORT = "report.json"
@@ -95,10 +94,10 @@ def kernelgen_compile(
     are scored on the evaluator that -g names; `ytk eval workers` lists them.
     """
     import msgspec
-    from ytk_core.formats.region import read_region_spec
-    from ytk_core.jobs import JobKind, JobSpec, KernelGenerateParams
 
     from ytk_client.routing import check_deployment, choose, offers
+    from ytk_core.formats.region import read_region_spec
+    from ytk_core.jobs import JobKind, JobSpec, KernelGenerateParams
 
     settings = _settings(config)
     spec = read_region_spec(region)

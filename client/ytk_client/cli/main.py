@@ -7,10 +7,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import click
-from ytk_core.errors import BoardError, ExitCode, NotAvailableError, ToolkitError, UserError, YtkError
 
 from ytk_client.cli.lazy import Invocation, LazyGroup
 from ytk_client.detached import Detached
+from ytk_core.errors import BoardError, ExitCode, NotAvailableError, ToolkitError, UserError, YtkError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

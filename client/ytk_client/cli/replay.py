@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from ytk_core.errors import ExitCode
 
 from ytk_client.cli.output import JSON, format_option, print_fields, print_json, print_table
+from ytk_core.errors import ExitCode
 
 if TYPE_CHECKING:
     from ytk_client.repro.replay import Replay

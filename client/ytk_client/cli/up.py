@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from ytk_core.errors import BoardError, ExitCode, UserError
 
 from ytk_client.cli.output import JSON, format_option, note, print_fields, print_json, print_table, warn
 from ytk_client.config import home_directory
+from ytk_core.errors import BoardError, ExitCode, UserError
 
 if TYPE_CHECKING:
     from ytk_client.up.layout import Layout, UpStatus

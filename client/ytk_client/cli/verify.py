@@ -7,21 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
-from ytk_core.errors import ExitCode, UserError
 
 from ytk_client.cli.connection import connection_options, open_client
 from ytk_client.cli.follow import check_ended, detached, follow_job, follow_options, output_blob, submit_job
 from ytk_client.cli.output import JSON, format_option, note, print_json, print_table, warn
+from ytk_core.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ytk_client.api import Client, Submitted
     from ytk_core.formats.benchmark import BenchmarkRow
     from ytk_core.formats.reference import Reference
     from ytk_core.formats.verify_report import OutputAccuracy, VerifyReport
     from ytk_core.jobs import JobSpec
-
-    from ytk_client.api import Client, Submitted
 
 
 class _Verified(NamedTuple):
@@ -110,6 +109,7 @@ def verify(
 
 def _spec(arch: str, params: object, *, no_cache: bool) -> JobSpec:
     import msgspec
+
     from ytk_core.jobs import JobKind, JobSpec
 
     return JobSpec(

@@ -7,11 +7,11 @@ import io
 from typing import Any
 
 import torch
-from ytk_core.errors import UserError
 
 from ytk_client.frontend import torch_adapter
 from ytk_client.frontend.load_model import LoadedModel, user_output_to_stderr
 from ytk_client.frontend.user_code import UserFrame, chain, first_line, user_frame
+from ytk_core.errors import UserError
 
 _DATA_DEPENDENT_HINT = (
     "An engine runs one fixed graph: replace the Python branch or size by a tensor expression (torch.where, masks, padding "

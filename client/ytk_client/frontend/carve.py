@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from ytk_core.dtypes import DType
-from ytk_core.errors import ToolkitError
-from ytk_core.formats.plugin_meta import Role
 
 from ytk_client.frontend import torch_adapter
 from ytk_client.frontend.growth import ANY_BORDER, DTYPES, Border, convex_closure, grow, is_random, seed_of
 from ytk_client.frontend.refusals import Refusal
+from ytk_core.dtypes import DType
+from ytk_core.errors import ToolkitError
+from ytk_core.formats.plugin_meta import Role
 
 _serial = itertools.count()
 

@@ -17,13 +17,13 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 import onnx
+
+from ytk_client.frontend.tensors import from_onnx
+from ytk_client.frontend.user_code import first_line
 from ytk_core.accuracy import compare
 from ytk_core.dtypes import FROM_ONNX_NUMBER, DType, storage_dtype
 from ytk_core.errors import NotAvailableError, ToolkitError
 from ytk_core.formats.verify_report import OutputAccuracy
-
-from ytk_client.frontend.tensors import from_onnx
-from ytk_client.frontend.user_code import first_line
 
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ytk_core.errors import UserError
-from ytk_core.formats.verify_report import OutputAccuracy
 
 from ytk_client.frontend import compare, torch_adapter
 from ytk_client.frontend.carve import Carver
@@ -17,6 +15,8 @@ from ytk_client.frontend.growth import is_random, seed_of
 from ytk_client.frontend.naming import BorderNames
 from ytk_client.frontend.recording import Recording, record
 from ytk_client.frontend.tensors import dtype_of, from_onnx, to_onnx, to_storage
+from ytk_core.errors import UserError
+from ytk_core.formats.verify_report import OutputAccuracy
 
 Inputs = tuple[torch.Tensor, ...]
 Outputs = Sequence["torch.Tensor | None"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+
 from ytk_core.errors import ToolkitError
 
 STANDARD = frozenset({"", "ai.onnx"})

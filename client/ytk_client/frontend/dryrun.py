@@ -9,20 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ytk_core.formats.prepare_outputs import CandidateReason
-
 from ytk_client.frontend import forms
 from ytk_client.frontend.carve import CarvedRegion, Carver
 from ytk_client.frontend.faithful import Samples, export_faithfully
 from ytk_client.frontend.forms import RewrittenOp
 from ytk_client.frontend.fx_nodes import source_line
 from ytk_client.frontend.opened import OpenedModel, open_model
+from ytk_core.formats.prepare_outputs import CandidateReason
 
 if TYPE_CHECKING:
-    from ytk_core.targets import TargetProfile
-
     from ytk_client.frontend.prepare import PrepareRequest
     from ytk_client.frontend.selectors import Selector
+    from ytk_core.targets import TargetProfile
 
 SCHEMA_VERSION = 1
 REASON_CLASS = {

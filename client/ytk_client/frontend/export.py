@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 import torch
-from ytk_core.errors import ToolkitError, UserError
-from ytk_core.formats.prepare_outputs import CandidateReason
-from ytk_core.node_contracts import UNNAMED_DOMAIN
 
 from ytk_client.frontend import forms, legality, prescan, torch_adapter
 from ytk_client.frontend.carve import Carver, Site
 from ytk_client.frontend.lower_opset import LOWEST_OPSET, expand_cast_like, lower_to_opset_17
 from ytk_client.frontend.refusals import Refusal
 from ytk_client.frontend.user_code import chain, first_line
+from ytk_core.errors import ToolkitError, UserError
+from ytk_core.formats.prepare_outputs import CandidateReason
+from ytk_core.node_contracts import UNNAMED_DOMAIN
 
 if TYPE_CHECKING:
     from ytk_core.targets import TargetProfile

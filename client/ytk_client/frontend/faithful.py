@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 import torch
-from ytk_core.formats.prepare_outputs import CandidateReason
-from ytk_core.formats.verify_report import OutputAccuracy
 
 from ytk_client.frontend import export as exporting
 from ytk_client.frontend import prescan
@@ -24,6 +22,8 @@ from ytk_client.frontend.comparison import Comparison, ExportDiffersError
 from ytk_client.frontend.naming import BorderNames
 from ytk_client.frontend.refusals import Refusal
 from ytk_client.frontend.weights import write_model
+from ytk_core.formats.prepare_outputs import CandidateReason
+from ytk_core.formats.verify_report import OutputAccuracy
 
 if TYPE_CHECKING:
     from ytk_core.targets import TargetProfile

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import onnx_ir as ir
 import torch
-from ytk_core.dtypes import DType
-from ytk_core.formats.prepare_outputs import FxNode, TensorShape
 
 from ytk_client.frontend import torch_adapter
 from ytk_client.frontend.user_code import is_user_file
+from ytk_core.dtypes import DType
+from ytk_core.formats.prepare_outputs import FxNode, TensorShape
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in \S+')
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+
 from ytk_core.dtypes import DType
 from ytk_core.errors import UserError
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
+
 from ytk_core.dtypes import FROM_ONNX_NUMBER
 
 if TYPE_CHECKING:

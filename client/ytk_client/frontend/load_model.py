@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ytk_core.errors import NotAvailableError, UserError
-
 from ytk_client.frontend.user_code import describe_error
+from ytk_core.errors import NotAvailableError, UserError
 
 if TYPE_CHECKING:
     import torch

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from ytk_core.errors import UserError
-from ytk_core.formats.prepare_outputs import FxNode
 
 from ytk_client.frontend import fx_nodes, regions, steps, torch_adapter
 from ytk_client.frontend.capture import DYNAMIC_HINT, capture
@@ -19,11 +17,12 @@ from ytk_client.frontend.load_model import LoadedModel, load_model
 from ytk_client.frontend.naming import BorderNames
 from ytk_client.frontend.samples import reference_inputs
 from ytk_client.frontend.selectors import Selector
+from ytk_core.errors import UserError
+from ytk_core.formats.prepare_outputs import FxNode
 
 if TYPE_CHECKING:
-    from ytk_core.targets import TargetProfile
-
     from ytk_client.frontend.prepare import PrepareRequest
+    from ytk_core.targets import TargetProfile
 
 Inputs = tuple[torch.Tensor, ...]
 

@@ -14,25 +14,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ytk_client.frontend.artifacts import OutputPaths, Staging, disk_errors, own_candidate_files
+from ytk_client.frontend.dynamic import parse_dynamic, write_ranges
+from ytk_client.frontend.selectors import Selector, parse_selectors
 from ytk_core.errors import NotAvailableError, UserError
 from ytk_core.formats.benchmark import BenchmarkRow
 from ytk_core.formats.prepare_outputs import Candidate, PluginRow, write_candidates, write_fx_nodes, write_plugins
 from ytk_core.formats.reference import Reference, Sample, TensorInfo, write_reference
 from ytk_core.formats.verify_report import OutputAccuracy
 
-from ytk_client.frontend.artifacts import OutputPaths, Staging, disk_errors, own_candidate_files
-from ytk_client.frontend.dynamic import parse_dynamic, write_ranges
-from ytk_client.frontend.selectors import Selector, parse_selectors
-
 if TYPE_CHECKING:
     import torch
-    from ytk_core.targets import TargetProfile
 
     from ytk_client.frontend.carve import Carver
     from ytk_client.frontend.dryrun import DryRunReport
     from ytk_client.frontend.load_model import LoadedModel
     from ytk_client.frontend.opened import OpenedModel
     from ytk_client.frontend.recording import Recording
+    from ytk_core.targets import TargetProfile
 
 DEFAULT_NAMESPACE = "yasp"
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 import torch
-from ytk_core.errors import UserError
-from ytk_core.formats.prepare_outputs import CandidateReason
 
 from ytk_client.frontend import legality, torch_adapter
 from ytk_client.frontend.lower_opset import NotLowered, has_lower_form
 from ytk_client.frontend.refusals import Refusal
+from ytk_core.errors import UserError
+from ytk_core.formats.prepare_outputs import CandidateReason
 
 if TYPE_CHECKING:
     from ytk_core.targets import TargetProfile

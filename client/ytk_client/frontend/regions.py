@@ -12,10 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from ytk_core.formats.plugin_meta import ConstantAxis, Extent, Role
-from ytk_core.formats.prepare_outputs import CallSite, Candidate, NodeInput, TensorShape
-from ytk_core.formats.region import EXTRA_FILE, RegionSpec, RegionTensor, encode_region_spec, region_digest
-from ytk_core.formats.weights_npz import write_weights
 
 from ytk_client.frontend import torch_adapter
 from ytk_client.frontend.carve import CarvedRegion, Port
@@ -23,6 +19,10 @@ from ytk_client.frontend.fx_nodes import source_line
 from ytk_client.frontend.load_model import LoadedModel
 from ytk_client.frontend.recording import SiteRecord
 from ytk_client.frontend.tensors import to_storage
+from ytk_core.formats.plugin_meta import ConstantAxis, Extent, Role
+from ytk_core.formats.prepare_outputs import CallSite, Candidate, NodeInput, TensorShape
+from ytk_core.formats.region import EXTRA_FILE, RegionSpec, RegionTensor, encode_region_spec, region_digest
+from ytk_core.formats.weights_npz import write_weights
 
 SUFFIXES = (".pt2", ".io.npz", ".inputs.pt", ".reference.py")
 """The files of one region in ``plugin_candidates``, after its name."""

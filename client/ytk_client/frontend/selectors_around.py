@@ -5,10 +5,10 @@ from __future__ import annotations
 import operator
 
 import torch
-from ytk_core.errors import UserError
 
 from ytk_client.frontend.growth import convex_closure
 from ytk_client.frontend.selectors import Selector
+from ytk_core.errors import UserError
 
 Nodes = set["torch.fx.Node"]
 

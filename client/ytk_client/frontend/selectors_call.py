@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from ytk_core.errors import UserError
 
 from ytk_client.frontend.selectors import Kind, Selector
+from ytk_core.errors import UserError
 
 _LIBRARY = torch.library.Library("ytk_mark", "DEF")
 _LIBRARY.define("enter(Tensor value, str key) -> Tensor")

@@ -8,10 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from ytk_core.digests import digest_bytes
-from ytk_core.errors import UserError
-from ytk_core.formats.plugin_meta import Role
-from ytk_core.formats.prepare_outputs import CandidateReason
 
 from ytk_client.frontend import torch_adapter
 from ytk_client.frontend.carve import CanVary, Carver, Port, extract_body, make_region
@@ -29,6 +25,10 @@ from ytk_client.frontend.selectors_family import (
 )
 from ytk_client.frontend.selectors_lift import lift_weights
 from ytk_client.frontend.selectors_match import Match, find_sites
+from ytk_core.digests import digest_bytes
+from ytk_core.errors import UserError
+from ytk_core.formats.plugin_meta import Role
+from ytk_core.formats.prepare_outputs import CandidateReason
 
 __all__ = ["Selection", "carve_selected", "find_and_lift"]
 

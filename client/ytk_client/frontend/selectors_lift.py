@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from ytk_core.errors import UserError
 
 from ytk_client.frontend import torch_adapter
 from ytk_client.frontend.selectors import Kind, Lift
 from ytk_client.frontend.selectors_match import Match, operator_path
+from ytk_core.errors import UserError
 
 _CONVOLUTIONS = frozenset(
     ["conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]

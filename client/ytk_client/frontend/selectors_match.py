@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from ytk_core.errors import UserError
 
 from ytk_client.frontend.growth import Border, convex_closure, grow, is_random
 from ytk_client.frontend.selectors import Kind, Selector
 from ytk_client.frontend.selectors_around import grow_around
+from ytk_core.errors import UserError
 
 Nodes = set["torch.fx.Node"]
 _SHOWN = 5

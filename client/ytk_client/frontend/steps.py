@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from ytk_core.errors import ToolkitError, UserError
 
 from ytk_client.frontend import torch_adapter
 from ytk_client.frontend.load_model import LoadedModel
 from ytk_client.frontend.naming import BorderNames, output_names
 from ytk_client.frontend.tensors import dtype_of
+from ytk_core.errors import ToolkitError, UserError
 
 
 def flat_outputs(model: LoadedModel, sample: tuple[torch.Tensor, ...]) -> list[torch.Tensor | None]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from ytk_core.dtypes import DType
 from ytk_core.errors import UserError
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import msgspec
+
 from ytk_core.formats.benchmark import BenchmarkRow
 
 _START_S = 60.0

@@ -24,9 +24,9 @@ from torch._export import utils
 from torch.export import decomp_utils, exported_program
 from torch.onnx._internal._lazy_import import onnxscript_apis
 from torch.onnx._internal.exporter import _core, _dispatching, _registration
-from ytk_core.errors import UserError
 
 from ytk_client.frontend import translations
+from ytk_core.errors import UserError
 
 EXPORTER_OPSET = 18
 """What torchlib writes, whatever opset is asked for."""

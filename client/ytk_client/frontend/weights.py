@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+
 from ytk_core.formats.weights_npz import write_weights
 
 INLINE_BYTES = 1024

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+
+from ytk_client.inspection.findings import Finding, Inspection, Severity, Table, dims_text, ordered
 from ytk_core.dtypes import DType, bfloat16_to_float32
 from ytk_core.formats.reference import Reference, read_reference
 from ytk_core.formats.weights_npz import read_index
-
-from ytk_client.inspection.findings import Finding, Inspection, Severity, Table, dims_text, ordered
 
 _FLOATS = frozenset({DType.FLOAT32, DType.FLOAT16, DType.FLOAT64, DType.BFLOAT16})
 

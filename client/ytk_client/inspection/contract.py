@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ytk_core.archspec import FIELDS, ArchSpec
-from ytk_core.formats.plugin_meta import DeploymentTarget, PluginMeta
-
 from ytk_client.inspection.findings import Finding, Severity, Table
 from ytk_client.inspection.request import Request
+from ytk_core.archspec import FIELDS, ArchSpec
+from ytk_core.formats.plugin_meta import DeploymentTarget, PluginMeta
 
 _TARGET_OF_ENGINE = {
     "openvino": DeploymentTarget.CPU,

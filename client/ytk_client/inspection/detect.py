@@ -6,10 +6,9 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from ytk_core.errors import FormatError
-
 from ytk_client.inspection.findings import Inspection
 from ytk_client.inspection.request import Request
+from ytk_core.errors import FormatError
 
 _HEAD = 512
 _KNOWN = (

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from ytk_core.errors import FormatError
 
 _MAX_BYTES = 512 * 1024 * 1024

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ytk_core.formats.engine_bundle import EngineManifest, check_engine_bundle, read_json_member
-
 from ytk_client.inspection.contract import arch_findings
 from ytk_client.inspection.findings import Finding, Inspection, Severity, Table, ordered
 from ytk_client.inspection.request import Request
+from ytk_core.formats.engine_bundle import EngineManifest, check_engine_bundle, read_json_member
 
 _TOP_LAYERS = 20
 _FIGURES = ("iterations", "min_ms", "mean_ms", "p50_ms", "p95_ms", "p99_ms", "max_ms")

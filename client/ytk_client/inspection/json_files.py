@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from ytk_client.inspection.contract import contract_fields, contract_tables
+from ytk_client.inspection.findings import Finding, Inspection, Severity, Table, ordered
+from ytk_client.inspection.request import Request
 from ytk_core.errors import FormatError
 from ytk_core.formats import codec
 from ytk_core.formats.plugin_manifest import read_plugin_manifest
@@ -17,10 +20,6 @@ from ytk_core.formats.prepare_outputs import (
     read_fx_nodes,
     read_plugins,
 )
-
-from ytk_client.inspection.contract import contract_fields, contract_tables
-from ytk_client.inspection.findings import Finding, Inspection, Severity, Table, ordered
-from ytk_client.inspection.request import Request
 
 
 def inspect_json(path: Path, request: Request) -> Inspection:

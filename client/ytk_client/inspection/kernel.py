@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ytk_core.formats.kernel_bundle import bundle_digest, read_bundle
-
 from ytk_client.inspection.contract import contract_fields, contract_findings, contract_tables
 from ytk_client.inspection.findings import Inspection, ordered
 from ytk_client.inspection.request import Request
+from ytk_core.formats.kernel_bundle import bundle_digest, read_bundle
 
 
 def inspect_kernel(path: Path, request: Request) -> Inspection:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ytk_core.targets import TargetProfile, Verdict
-
 from ytk_client.inspection.onnx_read import Node
+from ytk_core.targets import TargetProfile, Verdict
 
 # By rule id; `*` stands for the operator. What is not here gets the fix of its kind.
 _BY_RULE: dict[str, str] = {

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ytk_core.node_contracts import NodeContract, node_contracts_from_onnx
-
 from ytk_client.inspection.findings import Finding, Inspection, Severity, Table, dims_text, ordered
 from ytk_client.inspection.onnx_external import external_findings, is_external
 from ytk_client.inspection.onnx_narrowing import narrowing_findings
@@ -23,6 +21,7 @@ from ytk_client.inspection.onnx_rules import (
     unknown_findings,
 )
 from ytk_client.inspection.request import Request
+from ytk_core.node_contracts import NodeContract, node_contracts_from_onnx
 
 _TOP_OPERATORS = 40
 
@@ -123,10 +122,9 @@ def _plugin_findings(contracts: list[NodeContract], request: Request) -> list[Fi
             for node in {contract.identity: contract for contract in contracts}.values()
             if "plugin_namespace" in node.attributes
         ]
+    from ytk_client.plugins import load_plugins
     from ytk_core.archspec import ArchSpec
     from ytk_core.preflight import check_plugins
-
-    from ytk_client.plugins import load_plugins
 
     plugins = load_plugins(request.plugins)
     arch = request.arch or ArchSpec.parse(plugins[0].manifest.arch_spec)

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from ytk_core.targets import TargetProfile
 
 from ytk_client.inspection import onnx_external
 from ytk_client.inspection.findings import Finding, Severity
 from ytk_client.inspection.onnx_read import Model, Node, subgraphs
+from ytk_core.targets import TargetProfile
 
 _INT64, _DOUBLE = 7, 11
 _LOW, _HIGH = -(2**31), 2**31 - 1

@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ytk_client.inspection import onnx_external
+from ytk_client.inspection.onnx_constants import Constants
 from ytk_core.dtypes import FROM_ONNX_NUMBER
 from ytk_core.errors import FormatError
 from ytk_core.targets import NodeFacts
-
-from ytk_client.inspection import onnx_external
-from ytk_client.inspection.onnx_constants import Constants
 
 _MAX_BYTES = 2**31 - 1
 _MAX_INLINE_BYTES = 8192

@@ -6,12 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from ytk_core.node_contracts import STANDARD_DOMAINS
-from ytk_core.targets import TargetProfile
-
 from ytk_client.inspection.findings import Finding, Severity
 from ytk_client.inspection.onnx_fixes import fix_for
 from ytk_client.inspection.onnx_read import Model, Node
+from ytk_core.node_contracts import STANDARD_DOMAINS
+from ytk_core.targets import TargetProfile
 
 PLUGIN_ATTRIBUTE = "plugin_namespace"
 

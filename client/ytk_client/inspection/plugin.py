@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ytk_core.archspec import ArchSpec
-from ytk_core.digests import digest_file
-from ytk_core.errors import FormatError
-from ytk_core.formats.plugin_manifest import PluginManifest, read_plugin_manifest
-
 from ytk_client.inspection.contract import arch_findings, contract_fields, contract_findings, contract_tables
 from ytk_client.inspection.elf import CPU_OF_MACHINE, ElfFacts, read_elf
 from ytk_client.inspection.findings import Finding, Inspection, Severity, Table, ordered
 from ytk_client.inspection.request import Request
 from ytk_client.plugins import manifest_path
+from ytk_core.archspec import ArchSpec
+from ytk_core.digests import digest_file
+from ytk_core.errors import FormatError
+from ytk_core.formats.plugin_manifest import PluginManifest, read_plugin_manifest
 
 _ENTRY = "ytk_plugin"
 _TENSORRT_ENTRIES = ("getCreators", "getPluginCreators", "initLibNvInferPlugins")

@@ -6,11 +6,10 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ytk_core.errors import FormatError
-from ytk_core.formats.region import RegionSpec, read_region_spec
-
 from ytk_client.inspection.findings import Finding, Inspection, Severity, Table, dims_text, ordered
 from ytk_client.inspection.request import Request
+from ytk_core.errors import FormatError
+from ytk_core.formats.region import RegionSpec, read_region_spec
 
 _VERSION_FILES = ("archive_version", "version", "byteorder")
 _MAX_TEXT = 256

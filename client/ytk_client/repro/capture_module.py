@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ytk_core.errors import UserError
-
 from ytk_client.repro import tree
 from ytk_client.repro.format import Arrays, Kind, Loaded, Raised, Repro, Tensor, describe_versions
+from ytk_core.errors import UserError
 
 if TYPE_CHECKING:
     import torch

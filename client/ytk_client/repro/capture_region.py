@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from ytk_client.repro.format import Arrays, Kind, Loaded, Repro, Tensor, describe_versions
 from ytk_core.errors import FormatError, UserError
 from ytk_core.formats.prepare_outputs import Candidate, read_candidates
 from ytk_core.formats.region import RegionSpec, read_region_spec
 from ytk_core.formats.weights_npz import read_arrays
-
-from ytk_client.repro.format import Arrays, Kind, Loaded, Repro, Tensor, describe_versions
 
 _SUFFIXES = (".pt2", ".io.npz", ".inputs.pt", ".reference.py")
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+
 from ytk_core.dtypes import DType
 from ytk_core.errors import FormatError, UserError
 from ytk_core.files import atomic_dir, atomic_write

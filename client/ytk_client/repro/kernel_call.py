@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from ytk_core.dtypes import ONNX_NUMBER, DType, storage_dtype
 from ytk_core.errors import CandidateError
 

@@ -10,6 +10,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
+
+from ytk_client.repro.format import Kind, Loaded, Raised, read_repro, write_repro
+from ytk_client.repro.tasks import OUTPUTS
 from ytk_core.accuracy import AccuracyLimit, compare
 from ytk_core.agent.tasks import run_task_locally
 from ytk_core.archspec import ArchSpec, host_arch_specs
@@ -18,9 +21,6 @@ from ytk_core.formats.plugin_meta import DeploymentTarget, Format, PluginMeta
 from ytk_core.formats.verify_report import OutputAccuracy
 from ytk_core.formats.weights_npz import read_arrays
 from ytk_core.sandbox import SandboxMode, SandboxPolicy
-
-from ytk_client.repro.format import Kind, Loaded, Raised, read_repro, write_repro
-from ytk_client.repro.tasks import OUTPUTS
 
 SCHEMA_VERSION = 1
 DEFAULT_LIMIT_S = 600.0

@@ -13,11 +13,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ytk_core.errors import CandidateError, NotAvailableError, UserError
-from ytk_core.formats.weights_npz import write_weights
-
 from ytk_client.repro import tree
 from ytk_client.repro.format import SOURCE, Kind, Loaded, read_repro
+from ytk_core.errors import CandidateError, NotAvailableError, UserError
+from ytk_core.formats.weights_npz import write_weights
 
 if TYPE_CHECKING:
     import torch
@@ -179,12 +178,11 @@ def run_kernel(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
 
 
 def _compiled(path: Path, arch: str, workdir: Path) -> Any:
+    from ytk_client.repro import kernel_call
     from ytk_core.abi import include_dir
     from ytk_core.archspec import ArchSpec
     from ytk_core.cpu_build import cxx_flags
     from ytk_core.formats.kernel_bundle import read_bundle, translation_unit
-
-    from ytk_client.repro import kernel_call
 
     bundle = read_bundle(path)
     compiler = shutil.which("g++") or shutil.which("c++")

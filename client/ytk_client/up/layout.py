@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from ytk_core.errors import UserError
-from ytk_core.files import atomic_write
 
 from ytk_client.config import client_file
+from ytk_core.errors import UserError
+from ytk_core.files import atomic_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
-from ytk_core.errors import BoardError
 
 from ytk_client.up.layout import Layout, PartStatus, UpStatus
 from ytk_client.up.parts import CONTROLLER, Part, agent_command, controller_command
+from ytk_core.errors import BoardError
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):

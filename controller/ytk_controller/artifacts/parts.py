@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from blake3 import blake3
+
 from ytk_core.digests import PREFIX, blob_name
 from ytk_core.errors import BoardError
 from ytk_core.files import disk_error

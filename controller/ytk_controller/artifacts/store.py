@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 
-from ytk_core.digests import check_digest
-from ytk_core.errors import BoardError, UserError
-from ytk_core.jobs import NamedBlob
-
 from ytk_controller.artifacts.blobs import CHUNK_BYTES, BlobStore
 from ytk_controller.artifacts.parts import Part, Parts
 from ytk_controller.store.base import Store, Tx
+from ytk_core.digests import check_digest
+from ytk_core.errors import BoardError, UserError
+from ytk_core.jobs import NamedBlob
 
 # At most so many chunks are written by one visit to a thread, and so many wait meanwhile: hashing and writing overlap
 # with receiving, and an upload holds less than ten chunks in memory.

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import structlog
-from ytk_core.channels import AUTHORIZATION
-from ytk_core.errors import UserError
 
 from ytk_controller.interceptors.around import Around, CallInfo, Context
 from ytk_controller.interceptors.request_log import REQUEST_ID
 from ytk_controller.live.desk import CALLER, Caller
 from ytk_controller.tokens import Scope, Tokens
+from ytk_core.channels import AUTHORIZATION
+from ytk_core.errors import UserError
 
 _BEARER = "bearer "
 

@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from ytk_core.errors import BoardError
-
 from ytk_controller.interceptors.around import Around, CallInfo, Context
+from ytk_core.errors import BoardError
 
 # Every unary call is one transaction and a few file operations; a minute means that the disk hangs.
 LIMIT_S = 60.0

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import grpc
 import structlog
-from ytk_core.errors import ToolkitError, YtkError
-from ytk_core.rpc_errors import to_status
 
 from ytk_controller.interceptors.around import Around, CallInfo, Context
+from ytk_core.errors import ToolkitError, YtkError
+from ytk_core.rpc_errors import to_status
 
 _log = structlog.get_logger(__name__)
 

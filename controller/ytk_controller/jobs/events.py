@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ytk_controller.jobs.model import JobRecord, Submission
 from ytk_core.jobs import Failure, JobResult, Lease
 from ytk_core.workers import LeaseAction
-
-from ytk_controller.jobs.model import JobRecord, Submission
 
 # ---- events ----------------------------------------------------------------------------------------------------------
 

@@ -14,9 +14,6 @@ import functools
 from typing import Any, Protocol
 
 import msgspec
-from ytk_core.errors import BoardError, FailureClass, ToolkitError
-from ytk_core.jobs import Failure, JobResult, JobSpec, JobState
-from ytk_core.workers import LeaseAction
 
 from ytk_controller.jobs.events import (
     Adopted,
@@ -42,6 +39,9 @@ from ytk_controller.jobs.events import (
     WorkerLost,
 )
 from ytk_controller.jobs.model import JobRecord, LastCommit, Policy, Submission, Transition, outcome_fingerprint
+from ytk_core.errors import BoardError, FailureClass, ToolkitError
+from ytk_core.jobs import Failure, JobResult, JobSpec, JobState
+from ytk_core.workers import LeaseAction
 
 _S = JobState
 

@@ -6,6 +6,7 @@ import hashlib
 from datetime import UTC, datetime
 
 import msgspec
+
 from ytk_core.jobs import Failure, JobKind, JobResult, JobSpec, JobState, Lease
 from ytk_core.workers import JobView
 

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
-from ytk_core.errors import UserError
-from ytk_core.jobs import JobKind, JobSpec, JobState
-from ytk_core.workers import WorkerDescription
 
 from ytk_controller.jobs.events import CancelRequested, Detached, Joined, NotifyWatchers
 from ytk_controller.jobs.machine import StaleLeaseError, answered_from_cache, queued
 from ytk_controller.jobs.model import JobRecord, Submission, cache_key, spec_digest
 from ytk_controller.jobs.turn import Turn
 from ytk_controller.scheduling.satisfiable import explain_unsatisfiable
+from ytk_core.errors import UserError
+from ytk_core.jobs import JobKind, JobSpec, JobState
+from ytk_core.workers import WorkerDescription
 
 
 @dataclass(frozen=True, kw_only=True)

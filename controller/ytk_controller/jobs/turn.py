@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ytk_core.errors import UserError
-
 from ytk_controller.jobs.events import Command, EndChildren, Event, NotifyWatchers, ParentEnded, RememberResult
 from ytk_controller.jobs.machine import JobMachine, Machine
 from ytk_controller.jobs.model import JobRecord, Policy
 from ytk_controller.store.base import Tx
+from ytk_core.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from ytk_core.errors import FailureClass
-from ytk_core.jobs import Failure
-
 from ytk_controller.jobs.events import ControllerReturned, GivenUp, LeaseExpired
 from ytk_controller.jobs.submitting import remembered_workers
 from ytk_controller.jobs.turn import Turn
 from ytk_controller.scheduling.satisfiable import explain_unsatisfiable
+from ytk_core.errors import FailureClass
+from ytk_core.jobs import Failure
 
 
 def reap(turn: Turn) -> int:

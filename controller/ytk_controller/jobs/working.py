@@ -6,9 +6,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 import msgspec
-from ytk_core.errors import BoardError, UserError
-from ytk_core.jobs import Failure, JobResult, JobState, Lease
-from ytk_core.workers import Assignment, Hello, LeaseAction, LeaseVerdict
 
 from ytk_controller.jobs.events import (
     Adopted,
@@ -25,6 +22,9 @@ from ytk_controller.jobs.model import JobRecord
 from ytk_controller.jobs.turn import Turn
 from ytk_controller.scheduling.scheduler import Assigned, FreeWorker, Round
 from ytk_controller.store.base import QueuePosition, WorkerRecord
+from ytk_core.errors import BoardError, UserError
+from ytk_core.jobs import Failure, JobResult, JobState, Lease
+from ytk_core.workers import Assignment, Hello, LeaseAction, LeaseVerdict
 
 # The dispatcher reads the head of the queue, and more only while somebody is still free: with other controllers on the
 # database, what it reads is locked for them.

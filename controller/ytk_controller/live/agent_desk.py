@@ -8,20 +8,6 @@ from collections.abc import AsyncIterator
 from importlib import metadata
 
 import structlog
-from ytk_core.errors import BoardError, UserError, YtkError
-from ytk_core.jobs import Failure, JobResult, JobState, Lease
-from ytk_core.workers import (
-    PROTOCOL_VERSION,
-    AgentMessage,
-    Claim,
-    ControllerMessage,
-    Drain,
-    Heartbeat,
-    HeartbeatAck,
-    Hello,
-    PeerVersion,
-    Welcome,
-)
 
 from ytk_controller.artifacts.store import ArtifactStore
 from ytk_controller.jobs.turn import Turn
@@ -39,6 +25,20 @@ from ytk_controller.jobs.working import (
 from ytk_controller.live.desk import Desk
 from ytk_controller.live.logs import JobLogs
 from ytk_controller.live.sessions import Session
+from ytk_core.errors import BoardError, UserError, YtkError
+from ytk_core.jobs import Failure, JobResult, JobState, Lease
+from ytk_core.workers import (
+    PROTOCOL_VERSION,
+    AgentMessage,
+    Claim,
+    ControllerMessage,
+    Drain,
+    Heartbeat,
+    HeartbeatAck,
+    Hello,
+    PeerVersion,
+    Welcome,
+)
 
 _HELLO_WITHIN_S = 10.0
 MAX_LOG_CHUNK_BYTES = 1 << 20

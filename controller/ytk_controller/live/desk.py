@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ytk_core.workers import LeaseVerdict
-
 from ytk_controller.jobs.events import Command, NotifyWatchers, TellWorker, WakeScheduler
 from ytk_controller.jobs.turn import Rules, Turn
 from ytk_controller.live.hub import Hub
 from ytk_controller.live.sessions import Sessions
 from ytk_controller.store.base import Store, Tx
+from ytk_core.workers import LeaseVerdict
 
 T = TypeVar("T")
 

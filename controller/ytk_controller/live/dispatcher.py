@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 
 import structlog
-from ytk_core.errors import BoardError
-from ytk_core.workers import Assignment
 
 from ytk_controller.jobs.turn import Turn
 from ytk_controller.jobs.working import dispatch
 from ytk_controller.live.desk import Desk
 from ytk_controller.scheduling.scheduler import Assigned
+from ytk_core.errors import BoardError
+from ytk_core.workers import Assignment
 
 # Other controllers on the same database queue jobs without telling us.
 _SHARED_POLL_S = 1.0

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import UTC, datetime
 
-from ytk_core.workers import Drain, WorkerState, WorkerView
-
 from ytk_controller.jobs.turn import Turn
 from ytk_controller.jobs.working import drain
 from ytk_controller.live.desk import Desk
 from ytk_controller.live.hub import ShuttingDownError
 from ytk_controller.store.base import WorkerRecord
+from ytk_core.workers import Drain, WorkerState, WorkerView
 
 
 class FleetDesk:

@@ -7,9 +7,8 @@ import contextlib
 from collections import defaultdict, deque
 from collections.abc import Iterator
 
-from ytk_core.errors import BoardError
-
 from ytk_controller.jobs.model import JobRecord
+from ytk_core.errors import BoardError
 
 # A watcher that reads slowly misses intermediate progress, never the last state.
 _KEEP = 256

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection
 
-from ytk_core.jobs import JobState
-
 from ytk_controller.artifacts.store import ArtifactStore
 from ytk_controller.jobs.model import JobRecord, cache_key
 from ytk_controller.jobs.submitting import SubmitAnswer, SubmitRequest, cancel, submit
 from ytk_controller.live.desk import Desk
 from ytk_controller.live.logs import JobLogs
+from ytk_core.jobs import JobState
 
 MAX_LISTED = 1000
 _DEFAULT_LISTED = 100

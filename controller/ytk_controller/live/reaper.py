@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import structlog
-from ytk_core.errors import BoardError
 
 from ytk_controller.jobs.upkeep import give_up, reap
 from ytk_controller.live.desk import Desk
+from ytk_core.errors import BoardError
 
 _log = structlog.get_logger(__name__)
 

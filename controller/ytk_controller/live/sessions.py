@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 
+from ytk_controller.scheduling.scheduler import FreeWorker
 from ytk_core.errors import YtkError
 from ytk_core.workers import Assignment, ControllerMessage, Hello, WorkerDescription
-
-from ytk_controller.scheduling.scheduler import FreeWorker
 
 
 class Session:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ytk_controller.scheduling.scheduler import matches
 from ytk_core.archspec import ArchSpec, nearest
 from ytk_core.errors import UserError, YtkError
 from ytk_core.jobs import JobSpec
 from ytk_core.workers import WorkerDescription
-
-from ytk_controller.scheduling.scheduler import matches
 
 
 class UnsatisfiableError(UserError):

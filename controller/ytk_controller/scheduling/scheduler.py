@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from ytk_controller.jobs.model import JobRecord, holds_device
 from ytk_core.jobs import JobSpec
 from ytk_core.workers import WorkerDescription
-
-from ytk_controller.jobs.model import JobRecord, holds_device
 
 
 @dataclass(frozen=True, kw_only=True)

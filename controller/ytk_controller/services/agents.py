@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from ytk_controller.interceptors.around import Context
+from ytk_controller.live.agent_desk import AgentDesk
 from ytk_core import convert
 from ytk_core.errors import UserError
 from ytk_core.jobs import Failure, JobResult
 from ytk_core.workers import AgentMessage
 from ytk_proto.v1 import agents_pb2 as pb
 from ytk_proto.v1 import agents_pb2_grpc
-
-from ytk_controller.interceptors.around import Context
-from ytk_controller.live.agent_desk import AgentDesk
 
 
 class AgentServicer(agents_pb2_grpc.AgentServiceServicer):

@@ -7,12 +7,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from ytk_controller.artifacts.store import ArtifactStore
+from ytk_controller.interceptors.around import Context
 from ytk_core.errors import UserError, YtkError
 from ytk_proto.v1 import artifacts_pb2 as pb
 from ytk_proto.v1 import artifacts_pb2_grpc
-
-from ytk_controller.artifacts.store import ArtifactStore
-from ytk_controller.interceptors.around import Context
 
 # Long enough for what is under way, short enough that a sender with a gigabyte left is told to stop.
 _HEARD_OUT_S = 1.0

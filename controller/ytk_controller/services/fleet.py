@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from ytk_core import convert
-from ytk_proto.v1 import fleet_pb2 as pb
-from ytk_proto.v1 import fleet_pb2_grpc
-
 from ytk_controller.interceptors.around import Context
 from ytk_controller.live.agent_desk import check_protocol, own_version
 from ytk_controller.live.desk import CALLER
 from ytk_controller.live.fleet_desk import FleetDesk
+from ytk_core import convert
+from ytk_proto.v1 import fleet_pb2 as pb
+from ytk_proto.v1 import fleet_pb2_grpc
 
 
 class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from ytk_core import convert
-from ytk_proto.v1 import jobs_pb2 as pb
-from ytk_proto.v1 import jobs_pb2_grpc
-
 from ytk_controller.interceptors.around import Context
 from ytk_controller.jobs.model import view
 from ytk_controller.jobs.submitting import SubmitRequest
 from ytk_controller.live.agent_desk import check_protocol
 from ytk_controller.live.desk import CALLER
 from ytk_controller.live.job_desk import JobDesk
+from ytk_core import convert
+from ytk_proto.v1 import jobs_pb2 as pb
+from ytk_proto.v1 import jobs_pb2_grpc
 
 
 class JobServicer(jobs_pb2_grpc.JobServiceServicer):

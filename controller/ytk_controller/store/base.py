@@ -13,10 +13,10 @@ from concurrent.futures import Future
 from typing import NamedTuple, TypeVar
 
 import msgspec
-from ytk_core.jobs import JobKind, JobState, NamedBlob
-from ytk_core.workers import WorkerDescription
 
 from ytk_controller.jobs.model import JobRecord, Submission
+from ytk_core.jobs import JobKind, JobState, NamedBlob
+from ytk_core.workers import WorkerDescription
 
 T = TypeVar("T")
 

@@ -9,11 +9,11 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import msgspec
-from ytk_core.jobs import JobKind, JobState, NamedBlob
 
 from ytk_controller.jobs.model import JobRecord, Submission
 from ytk_controller.scheduling.scheduler import queue_order
 from ytk_controller.store.base import QueuePosition, Store, TokenRecord, Tx, WorkerRecord
+from ytk_core.jobs import JobKind, JobState, NamedBlob
 
 T = TypeVar("T")
 

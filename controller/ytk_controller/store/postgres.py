@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 import tenacity
-from ytk_core.errors import BoardError, NotAvailableError
 
 from ytk_controller.store.base import Store, Tx
 from ytk_controller.store.migrate import upgrade
 from ytk_controller.store.sql_tx import SqlTx
+from ytk_core.errors import BoardError, NotAvailableError
 
 T = TypeVar("T")
 

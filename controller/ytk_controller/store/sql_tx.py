@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from ytk_core.jobs import JobKind, JobState, NamedBlob
 
 from ytk_controller.jobs.model import OPEN_STATES, JobRecord, Submission
 from ytk_controller.store import tables
 from ytk_controller.store.base import QueuePosition, TokenRecord, Tx, WorkerRecord
+from ytk_core.jobs import JobKind, JobState, NamedBlob
 
 _R = TypeVar("_R")
 

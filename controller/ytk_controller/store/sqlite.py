@@ -19,11 +19,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
-from ytk_core.errors import BoardError, UserError
 
 from ytk_controller.store.base import Store, Tx
 from ytk_controller.store.migrate import upgrade
 from ytk_controller.store.sql_tx import SqlTx
+from ytk_core.errors import BoardError, UserError
 
 T = TypeVar("T")
 

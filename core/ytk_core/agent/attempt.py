@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 import structlog
-from ytk_proto.v1 import agents_pb2 as pb
 
 from ytk_core import convert
 from ytk_core.agent.calls import CALL_DEADLINE_S, STALE_LEASE, Stubs, once, until_answered
@@ -27,6 +26,7 @@ from ytk_core.jobs import Failure, JobKind, JobResult, JobSpec, Lease
 from ytk_core.sandbox import SandboxMode
 from ytk_core.together import cancel_and_wait, to_its_end
 from ytk_core.workers import Assignment, WorkerDescription
+from ytk_proto.v1 import agents_pb2 as pb
 
 _log = structlog.get_logger(__name__)
 

@@ -10,10 +10,10 @@ import grpc
 import grpc.aio
 import structlog
 import tenacity
-from ytk_proto.v1 import agents_pb2_grpc, jobs_pb2_grpc
 
 from ytk_core.errors import FailureClass, YtkError
 from ytk_core.rpc_errors import being_cancelled, cancelled_by_peer, from_rpc_error
+from ytk_proto.v1 import agents_pb2_grpc, jobs_pb2_grpc
 
 T = TypeVar("T")
 

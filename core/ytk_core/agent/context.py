@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import tenacity
-from ytk_proto.v1 import jobs_pb2
 
 from ytk_core import convert
 from ytk_core.agent import tasks
@@ -24,6 +23,7 @@ from ytk_core.errors import BoardError, FailureClass, UserError
 from ytk_core.jobs import JobSpec, Lease, NamedBlob
 from ytk_core.sandbox import SandboxMode, SandboxPolicy
 from ytk_core.workers import JobView, PeerVersion
+from ytk_proto.v1 import jobs_pb2
 
 
 class AttemptContext:

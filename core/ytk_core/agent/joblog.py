@@ -8,7 +8,6 @@ from collections import deque
 
 import structlog
 import tenacity
-from ytk_proto.v1 import agents_pb2 as pb
 
 from ytk_core import convert
 from ytk_core.agent.calls import BACKOFF, CALL_DEADLINE_S, Stubs, once, transient
@@ -16,6 +15,7 @@ from ytk_core.errors import YtkError
 from ytk_core.jobs import Lease
 from ytk_core.rpc_errors import OffsetError
 from ytk_core.together import together
+from ytk_proto.v1 import agents_pb2 as pb
 
 _log = structlog.get_logger(__name__)
 

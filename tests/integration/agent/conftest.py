@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.controller import FakeController
+
 from ytk_core.agent.runtime import AgentRuntime
 from ytk_core.agent.session import SessionPolicy
 from ytk_core.channels import aio_channel
 from ytk_core.jobs import JobKind
 from ytk_core.workers import WorkerDescription
+
+from fakes.controller import FakeController
 
 TESTS = Path(__file__).parents[2]
 FAST = SessionPolicy(first_wait_s=0.02, longest_wait_s=0.1, welcome_within_s=5)

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.controller import FakeController
+
 from ytk_core.artifacts import ArtifactClient, SyncArtifactClient
 from ytk_core.channels import aio_channel, sync_channel
 from ytk_core.digests import digest_bytes
 from ytk_core.errors import BoardError, UserError, YtkError
+
+from fakes.controller import FakeController
 
 MIB = 1 << 20
 

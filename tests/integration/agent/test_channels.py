@@ -6,11 +6,13 @@ from typing import Any
 
 import grpc
 import pytest
-from fakes.controller import FakeController
+
 from ytk_core.channels import aio_channel, aio_server_options, client_options, is_loopback, sync_channel
 from ytk_core.digests import digest_bytes
 from ytk_proto.v1 import artifacts_pb2 as pb
 from ytk_proto.v1 import artifacts_pb2_grpc
+
+from fakes.controller import FakeController
 
 DIGEST = digest_bytes(b"x")
 

@@ -14,8 +14,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fakes.controller import FakeController
 from ytk_core.jobs import JobKind, JobSpec, JobState
+
+from fakes.controller import FakeController
 
 TESTS = Path(__file__).parents[2]
 

@@ -6,13 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
-from fakes.controller import FakeController
-from fakes.handlers import Gate, Handler
 from structlog.testing import capture_logs
+
 from ytk_core.agent.session import SessionPolicy
 from ytk_core.errors import BoardError, FailureClass, ToolkitError, UserError, YtkError
 from ytk_core.jobs import JobKind, JobResult, JobSpec
 from ytk_core.workers import Drain, LeaseAction, LeaseVerdict
+
+from fakes.controller import FakeController
+from fakes.handlers import Gate, Handler
 
 SPEC = JobSpec(kind=JobKind.PLUGIN_BUILD, params={"a": 1})
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.controller import FakeController
-from fakes.handlers import Gate, Handler, child
+
 from ytk_core import sandbox as sandboxes
 from ytk_core.agent.calls import Stubs
 from ytk_core.agent.joblog import JobLog
@@ -19,6 +18,9 @@ from ytk_core.channels import aio_channel
 from ytk_core.errors import BoardError, FailureClass, UserError
 from ytk_core.jobs import JobKind, JobResult, JobSpec, JobState
 from ytk_core.sandbox import SandboxPolicy, SandboxStatus
+
+from fakes.controller import FakeController
+from fakes.handlers import Gate, Handler, child
 
 SPEC = JobSpec(kind=JobKind.PLUGIN_BUILD)
 MEASURING = JobSpec(kind=JobKind.KERNEL_EVALUATE, measuring=True)

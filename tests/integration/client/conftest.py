@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
-from fakes.client_services import FakeController
+
 from ytk_client.cli import main as entry
+
+from fakes.client_services import FakeController
 
 
 class Result(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+
 from ytk_client.api import Client, LogChunk, Patience
 from ytk_client.config import load_settings
 from ytk_core.errors import BoardError, RemoteError, UserError

@@ -11,11 +11,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from fakes import client_files as files
+
 from ytk_core.errors import ExitCode, FailureClass, UserError
 from ytk_core.formats.kernel_bundle import parse_bundle
 from ytk_core.formats.plugin_manifest import SUFFIX
 from ytk_core.jobs import Failure, JobKind, JobState
+
+from fakes import client_files as files
 
 EVALUATOR = {"kinds": (JobKind.KERNEL_EVALUATE,), "arch_specs": (files.ARCH,), "device_name": "Test CPU"}
 

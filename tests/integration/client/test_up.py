@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from ytk_client.config import load_settings
 from ytk_client.up import supervisor as module
 from ytk_client.up.layout import Layout

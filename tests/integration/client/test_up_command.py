@@ -10,6 +10,7 @@ import sys
 
 import psutil
 import pytest
+
 from ytk_client.cli import main as entry
 from ytk_core.errors import ExitCode
 

@@ -7,11 +7,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from fakes.store_agents import AGENT_TOKEN, CLIENT_TOKEN, Peers
+
 from ytk_controller.config import Config
 from ytk_controller.jobs.model import Policy
 from ytk_controller.server import running
 from ytk_controller.tokens import TokenRecord, hash_token
+
+from fakes.store_agents import AGENT_TOKEN, CLIENT_TOKEN, Peers
 
 TOKENS = (
     TokenRecord(name="alice", scope="client", sha256=hash_token(CLIENT_TOKEN)),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import grpc
 import pytest
-from fakes.store_agents import AGENT_TOKEN, WAIT_S, Peers, Stubs
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
 from ytk_core.channels import aio_channel
 from ytk_core.rpc_errors import from_rpc_error
 from ytk_proto.v1 import agents_pb2, common_pb2, fleet_pb2, jobs_pb2
+
+from fakes.store_agents import AGENT_TOKEN, WAIT_S, Peers, Stubs
 
 
 async def refusal(call):

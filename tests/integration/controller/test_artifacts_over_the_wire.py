@@ -7,10 +7,12 @@ import random
 
 import grpc
 import pytest
-from fakes.store_agents import MIB, WAIT_S, Peers, write_requests
+
 from ytk_core.digests import digest_bytes
 from ytk_core.rpc_errors import from_rpc_error
 from ytk_proto.v1 import artifacts_pb2 as pb
+
+from fakes.store_agents import MIB, WAIT_S, Peers, write_requests
 
 DATA = random.Random(7).randbytes(10 * MIB + 12345)
 DIGEST = digest_bytes(DATA)

@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fakes.store_agents import CLIENT_TOKEN
+
 from ytk_controller.exit_codes import ControllerExit
 from ytk_core.channels import sync_channel
 from ytk_proto.v1 import fleet_pb2, fleet_pb2_grpc
+
+from fakes.store_agents import CLIENT_TOKEN
 
 COMMAND = (sys.executable, "-m", "ytk_controller.main", "serve")
 

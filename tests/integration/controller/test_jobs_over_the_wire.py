@@ -6,13 +6,15 @@ import asyncio
 
 import grpc
 import pytest
-from fakes.store_agents import WAIT_S, Peers, job_spec
+
 from ytk_core import convert
 from ytk_core.errors import FailureClass, YtkError
 from ytk_core.jobs import Failure, JobKind, JobState
 from ytk_core.rpc_errors import from_rpc_error
 from ytk_core.workers import LeaseAction, LeaseVerdict
 from ytk_proto.v1 import agents_pb2, fleet_pb2, jobs_pb2
+
+from fakes.store_agents import WAIT_S, Peers, job_spec
 
 BOARD_FAILED = Failure(failure_class=FailureClass.BOARDS, code="no_power", message="The board went dark.")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from fakes.store_agents import WAIT_S, Peers, job_spec
+
 from ytk_controller.config import Config
 from ytk_controller.jobs.model import Policy
 from ytk_controller.server import serve
@@ -16,6 +16,8 @@ from ytk_core.jobs import JobState
 from ytk_core.rpc_errors import from_rpc_error
 from ytk_core.workers import LeaseAction
 from ytk_proto.v1 import jobs_pb2
+
+from fakes.store_agents import WAIT_S, Peers, job_spec
 
 
 async def test_leases_survive_a_restart_and_the_agent_goes_on(controllers) -> None:

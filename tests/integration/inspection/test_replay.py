@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from fakes import repros
-from fakes.repros import REGION, bundle, candidates, changed, quiet
+
 from ytk_client.cli.main import run
 from ytk_client.inspection import Request, inspect_file
 from ytk_client.repro.capture_module import capture_module
@@ -14,6 +13,9 @@ from ytk_client.repro.capture_region import capture_region
 from ytk_client.repro.format import write_repro
 from ytk_client.repro.replay import replay
 from ytk_core.errors import ExitCode
+
+from fakes import repros
+from fakes.repros import REGION, bundle, candidates, changed, quiet
 
 
 def test_replay_runs_strangers_code_in_a_sandbox(tmp_path):

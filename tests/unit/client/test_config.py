@@ -6,6 +6,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
+
 from ytk_client.cli.config import show_config
 from ytk_client.config import load_settings
 from ytk_core.errors import BoardError, UserError

@@ -7,6 +7,7 @@ import sys
 
 import click
 import pytest
+
 from ytk_client.cli import main as entry
 from ytk_client.cli.lazy import LazyGroup
 from ytk_client.cli.table import COMMANDS, GROUPS, Entry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fakes import client_files as files
+
 from ytk_client.outputs import check_outputs
 from ytk_client.plugins import check_model, load_plugins, manifest_path, plugin_inputs, prepare_source
 from ytk_core.archspec import ArchSpec
@@ -11,6 +11,8 @@ from ytk_core.errors import FormatError, UserError
 from ytk_core.formats.kernel_bundle import parse_bundle
 from ytk_core.formats.plugin_manifest import CheckResult
 from ytk_core.formats.plugin_meta import DeploymentTarget
+
+from fakes import client_files as files
 
 ARCH = ArchSpec.parse(files.ARCH)
 GPU = "arm64-sm87-dos6010-cu114-trt86"

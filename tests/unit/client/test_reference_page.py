@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+
 from ytk_client.cli import main as entry
 from ytk_client.cli.table import COMMANDS
 from ytk_core.errors import EXIT_CODE_HELP, ExitCode

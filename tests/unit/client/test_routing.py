@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+
 from ytk_client.routing import check_deployment, choose, offers
 from ytk_core.errors import UserError
 from ytk_core.formats.plugin_meta import DeploymentTarget

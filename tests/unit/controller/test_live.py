@@ -6,7 +6,7 @@ import asyncio
 
 import grpc
 import pytest
-from fakes.store_agents import job_spec, worker
+
 from ytk_controller.interceptors.around import CallInfo
 from ytk_controller.interceptors.deadline import DeadlineInterceptor
 from ytk_controller.interceptors.request_log import REQUEST_ID, RequestLogInterceptor
@@ -23,6 +23,8 @@ from ytk_controller.store.memory import MemoryStore
 from ytk_core.errors import BoardError, FailureClass
 from ytk_core.jobs import Failure, JobSpec, JobState
 from ytk_core.workers import Assignment, Hello
+
+from fakes.store_agents import job_spec, worker
 
 POLICY = Policy(lease_s=30, heartbeat_s=5, backoff_s=4, worker_memory_s=100)
 

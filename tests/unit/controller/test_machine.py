@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+
 from ytk_controller.jobs import machine as machine_module
 from ytk_controller.jobs.events import (
     Adopted,

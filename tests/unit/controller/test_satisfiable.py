@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ytk_controller.scheduling.satisfiable import explain_unsatisfiable
 from ytk_core.errors import UserError
 from ytk_core.jobs import JobKind, JobSpec

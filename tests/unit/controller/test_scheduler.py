@@ -7,6 +7,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from ytk_controller.jobs.model import JobRecord
 from ytk_controller.scheduling.scheduler import FreeWorker, Round, schedule
 from ytk_core.jobs import JobKind, JobSpec, JobState

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from ytk_controller.artifacts.blobs import LocalBlobs, ObjectBlobs, open_blobs
 from ytk_controller.artifacts.parts import DigestMismatchError, Part, Parts
 from ytk_controller.exit_codes import HELP, ControllerExit, exit_code_of

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 import sqlalchemy as sa
-from fakes.store_world import World
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+
 from ytk_controller.jobs import submitting, working
 from ytk_controller.jobs.events import CancelRequested, EndChildren, Renewed
 from ytk_controller.jobs.machine import JobMachine
@@ -24,6 +24,8 @@ from ytk_controller.store import tables
 from ytk_controller.store.base import Store
 from ytk_controller.store.memory import MemoryStore
 from ytk_controller.store.sqlite import SqliteStore
+
+from fakes.store_world import World
 
 # The nightly sweep: YTK_STATEFUL_EXAMPLES=5000 pytest --timeout 0 -k holds_in (a minute of processor time per 3500).
 POSTGRES_URL = os.environ.get("YTK_TEST_POSTGRES_URL", "")

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import sqlalchemy as sa
+
 from ytk_controller.jobs.model import JobRecord, Submission
 from ytk_controller.store import tables
 from ytk_controller.store.base import QueuePosition, Store, TokenRecord, Tx, WorkerRecord

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ytk_controller.tokens import read_token_files
 from ytk_core.errors import UserError
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from ytk_core.accuracy import AccuracyLimit, compare, default_limit
 from ytk_core.dtypes import DType, float32_to_bfloat16
 from ytk_core.errors import UserError

@@ -5,6 +5,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from ytk_core import archspec
 from ytk_core.archspec import (
     FIELDS,
@@ -124,7 +125,10 @@ def test_levels_from_flags():
     # A gap below ends the list: AVX-512 without FMA is no v4.
     assert device_levels("amd64", [f for f in flags if f != "fma"]) == ["cpuv2"]
     assert device_levels("amd64", []) == []
-    assert device_levels("arm64", ["fp", "asimd", "atomics", "asimdrdm", "fphp", "asimdhp", "asimddp"]) == ["cpu82", "cpu80"]
+    assert device_levels("arm64", ["fp", "asimd", "atomics", "asimdrdm", "fphp", "asimdhp", "asimddp"]) == [
+        "cpu82",
+        "cpu80",
+    ]
     assert device_levels("arm64", ["fp", "asimd", "atomics"]) == ["cpu80"]
 
 

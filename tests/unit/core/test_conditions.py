@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+
 from ytk_core.conditions import Snapshot, drift_reason, make_conditions, snapshot
 
 QUIET = Snapshot(load_1m=0.1, cpus=4, cpu_mhz=2600.0, temperature_c=50.0, throttle_count=3, governor="performance")

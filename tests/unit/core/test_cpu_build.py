@@ -3,6 +3,7 @@
 import subprocess
 
 import pytest
+
 from ytk_core.archspec import ArchSpec, host_arch_specs
 from ytk_core.cpu_build import MARCH, check_compile_flags, cxx_flags
 from ytk_core.errors import UserError

@@ -5,6 +5,7 @@ import os
 import stat
 
 import pytest
+
 from ytk_core import files
 from ytk_core.errors import BoardError, UserError
 from ytk_core.files import atomic_dir, atomic_write

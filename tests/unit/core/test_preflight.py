@@ -5,6 +5,7 @@ import dataclasses
 import msgspec
 import pytest
 from golden import metas
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.dtypes import DType
 from ytk_core.errors import FormatError

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from golden import builders
+
 from ytk_core.digests import digest_bytes
 from ytk_core.errors import FormatError, UserError
 from ytk_core.formats.plugin_manifest import PluginManifest, read_plugin_manifest, write_plugin_manifest

@@ -4,6 +4,7 @@ import json
 from importlib.resources import files
 
 import pytest
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import FormatError, UserError
 from ytk_core.targets import DEFAULT_PROFILE, NodeFacts, load_profile, profile_names

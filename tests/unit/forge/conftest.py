@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from ytk_core.archspec import ArchSpec, host_arch_specs
 from ytk_core.formats.kernel_bundle import KernelBundle, render_bundle
 from ytk_core.formats.plugin_manifest import PluginManifest

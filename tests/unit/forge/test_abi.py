@@ -7,6 +7,7 @@ import re
 import subprocess
 
 import pytest
+
 from ytk_core.abi import ABI_VERSION, MAX_RANK, include_dir
 from ytk_core.dtypes import ONNX_NUMBER
 from ytk_core.formats.plugin_meta import FORMAT_NUMBER, AttributeType

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from fakes import kernel_bundles as bundles
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import BoardError, CandidateError, ToolkitError
 from ytk_core.formats.kernel_bundle import translation_unit
@@ -29,6 +29,8 @@ from ytk_forge.audit import CHECKS, NotElfError, raise_on_failure, read_library,
 from ytk_forge.compile import Units, compile_plugin
 from ytk_forge.probe import run as probe_run
 from ytk_forge.render import render_table
+
+from fakes import kernel_bundles as bundles
 
 SEEN: set[str] = set()
 """Checks that failed at least once; the last test of this file wants all of them."""

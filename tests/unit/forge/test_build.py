@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fakes import kernel_bundles as bundles
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.digests import digest_file
 from ytk_core.errors import BoardError, CandidateError, FormatError, NotAvailableError, ToolkitError, UserError
@@ -25,6 +25,8 @@ from ytk_forge.build import build_plugin
 from ytk_forge.cache import FILES, BuildCache, cache_key
 from ytk_forge.device.nvrtc import Nvrtc
 from ytk_forge.trt_headers import TrtHeaders
+
+from fakes import kernel_bundles as bundles
 
 
 def write(bundle: KernelBundle, directory: Path) -> Path:

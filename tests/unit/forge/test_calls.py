@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from ytk_forge.probe import ctypes_abi as abi
+
 from fakes import kernel_bundles as bundles
 from fakes.plugin_calls import aligned, as_aligned, context, launch, workspace_bytes
-from ytk_forge.probe import ctypes_abi as abi
 
 OK, ARITY, DTYPE, SHAPE, ATTRIBUTE, VARIANT, WORKSPACE, DEVICE, UNSUPPORTED, ALIGNMENT = range(10)
 

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from fakes import kernel_bundles as bundles
+
 from ytk_core.errors import ExitCode
 from ytk_core.formats.kernel_bundle import render_bundle
 from ytk_forge.main import main
 from ytk_forge.toolchain import SHIPPED_DIR
+
+from fakes import kernel_bundles as bundles
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fakes import kernel_bundles as bundles
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import CandidateError, NotAvailableError, UserError
 from ytk_core.formats.kernel_bundle import KernelBundle, render_bundle
@@ -19,6 +19,8 @@ from ytk_forge.probe import run as probe_run
 from ytk_forge.probe.run import run_probe
 from ytk_forge.readiness import problems
 from ytk_forge.toolchain import SHIPPED_DIR, find_compiler, load_toolchain, toolchain_for
+
+from fakes import kernel_bundles as bundles
 
 ARCH = ArchSpec.parse("arm64-cpu80-linux-glibc231-ov20252")
 MISSING = problems(toolchain_for(ARCH))

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fakes import cuda_bundles as bundles
-from fakes.forge_toolchains import ORIN, THOR, TRT10
-from fakes.kernel_bundles import with_meta, with_source
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.cuda_build import device_flags, launcher_flags
 from ytk_core.errors import CandidateError, NotAvailableError, UserError
@@ -27,6 +25,10 @@ from ytk_forge.device.occupancy import occupancy
 from ytk_forge.probe.ctypes_abi import Attr, Context, Table, Tensor, load_table
 from ytk_forge.readiness import problems
 from ytk_forge.toolchain import DeviceCode, Toolchain
+
+from fakes import cuda_bundles as bundles
+from fakes.forge_toolchains import ORIN, THOR, TRT10
+from fakes.kernel_bundles import with_meta, with_source
 
 FAKE = Path(__file__).parents[2] / "fakes" / "fake_libcuda.c"
 

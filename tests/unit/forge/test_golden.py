@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from ytk_core.formats.kernel_bundle import KernelBundle, translation_unit
 from ytk_core.formats.plugin_meta import PluginMeta
 from ytk_core.formats.plugin_meta_checks import load_meta

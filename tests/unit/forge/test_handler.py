@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from fakes import kernel_bundles as bundles
+
 from ytk_core.agent.local import run_job_locally
 from ytk_core.digests import digest_file
 from ytk_core.errors import CandidateError, UserError
@@ -16,6 +16,8 @@ from ytk_core.formats.plugin_manifest import read_plugin_manifest
 from ytk_core.jobs import JobKind, JobSpec
 from ytk_core.signing import load_or_create_key, verify_manifest
 from ytk_forge.handler import BuildHandler
+
+from fakes import kernel_bundles as bundles
 
 
 @pytest.fixture

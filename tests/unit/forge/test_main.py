@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+
 from ytk_core.agent.main import AgentSettings
 from ytk_core.archspec import host_arch_specs
 from ytk_core.errors import ExitCode, NotAvailableError

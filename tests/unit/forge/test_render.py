@@ -4,7 +4,7 @@ import subprocess
 
 import msgspec
 import pytest
-from fakes import kernel_bundles as bundles
+
 from ytk_core.abi import include_dir
 from ytk_core.errors import FormatError
 from ytk_core.formats.plugin_meta import (
@@ -17,6 +17,8 @@ from ytk_core.formats.plugin_meta import (
     Launcher,
 )
 from ytk_forge.render import Axis, braces, c_double, c_string, input_axes, render_table
+
+from fakes import kernel_bundles as bundles
 
 
 class TestStrings:

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fakes import cuda_bundles as bundles
-from fakes.forge_toolchains import FAKES, ORIN, SHIPPED, TRT10, TRT86, with_trt
-from fakes.kernel_bundles import I64, with_meta
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import FormatError, NotAvailableError, ToolkitError
 from ytk_core.formats.kernel_bundle import KernelBundle, render_bundle
@@ -27,6 +25,10 @@ from ytk_forge.readiness import problems
 from ytk_forge.render import render_skeleton
 from ytk_forge.toolchain import SHIPPED_DIR, TensorRTAbi, Toolchain, find_compiler
 from ytk_forge.trt_headers import DECLARED_DIR, find_headers
+
+from fakes import cuda_bundles as bundles
+from fakes.forge_toolchains import FAKES, ORIN, SHIPPED, TRT10, TRT86, with_trt
+from fakes.kernel_bundles import I64, with_meta
 
 MISSING = problems(TRT10)
 needs_nvrtc = pytest.mark.skipif(bool(MISSING), reason=" ".join(MISSING))

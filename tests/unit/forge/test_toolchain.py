@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ytk_core.archspec import ArchSpec, host_arch_specs, host_runtime
 from ytk_core.errors import FormatError, NotAvailableError, UserError
 from ytk_forge import toolchain as toolchains

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ytk_client.frontend import PrepareReport, PrepareRequest, prepare
 
 HEADER = """

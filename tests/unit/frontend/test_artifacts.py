@@ -4,6 +4,7 @@ import errno
 from pathlib import Path
 
 import pytest
+
 from ytk_client.frontend import artifacts
 from ytk_client.frontend.artifacts import OutputPaths, Staging, disk_errors
 from ytk_core.errors import BoardError, UserError

@@ -1,6 +1,7 @@
 """Every way in which a model.py can be wrong has its own error, which names the file and the line."""
 
 import pytest
+
 from ytk_client.frontend.load_model import load_model
 from ytk_core.errors import UserError
 

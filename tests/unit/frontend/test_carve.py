@@ -5,6 +5,7 @@ import operator
 import pytest
 import torch
 from torch import nn
+
 from ytk_client.frontend import carve, growth, recording, torch_adapter
 from ytk_client.frontend.carve import Carver
 from ytk_client.frontend.growth import Border

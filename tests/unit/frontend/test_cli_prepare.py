@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+
 from ytk_client.cli.prepare import prepare
 from ytk_client.frontend import table
 from ytk_core.formats.prepare_outputs import Candidate, CandidateReason, PluginRow, read_plugins

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+
 from ytk_client.frontend import compare, weights
 from ytk_core.errors import NotAvailableError, UserError
 from ytk_core.formats.reference import read_reference

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+
 from ytk_client.frontend.lower_opset import RULES, expand_cast_like, has_lower_form, lower_to_opset_17
 
 RNG = np.random.default_rng(0)

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+
 from ytk_client.frontend import PrepareReport
 from ytk_core.errors import UserError
 from ytk_core.formats.plugin_meta import Role

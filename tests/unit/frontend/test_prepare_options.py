@@ -7,6 +7,7 @@ import onnx
 import pytest
 import torch
 from click.testing import CliRunner
+
 from ytk_client.cli.prepare import prepare as command
 from ytk_client.frontend.dynamic import parse_dynamic
 from ytk_core.errors import UserError

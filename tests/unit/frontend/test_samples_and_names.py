@@ -1,6 +1,7 @@
 """Reference inputs and output names."""
 
 import pytest
+
 from ytk_client.frontend.naming import output_names
 
 pytestmark = pytest.mark.torch
@@ -8,6 +9,7 @@ pytestmark = pytest.mark.torch
 
 def test_variations_keep_shape_dtype_and_range():
     import torch
+
     from ytk_client.frontend.samples import reference_inputs
 
     grid = torch.rand(4, 5) * 2 - 1

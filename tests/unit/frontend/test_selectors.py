@@ -5,6 +5,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from ytk_client.frontend.selectors import Kind, Lift, Selector, Where, parse_selector, parse_selectors
 from ytk_core.errors import UserError
 

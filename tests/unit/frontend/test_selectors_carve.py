@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+
 from ytk_client.frontend import recording, regions, torch_adapter
 from ytk_client.frontend.carve import Carver
 from ytk_client.frontend.growth import ANY_BORDER

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+
 from ytk_client.frontend import compare, faithful, torch_adapter
 from ytk_core.dtypes import DType
 from ytk_core.errors import UserError

@@ -6,6 +6,7 @@ import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
+
 from ytk_client.frontend import torch_adapter as adapter
 
 pytestmark = pytest.mark.torch

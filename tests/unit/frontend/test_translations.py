@@ -2,11 +2,13 @@
 
 import pytest
 import torch
-from conformance.examine import Call, examine
-from conformance.outcome import Outcome
 from torch.nn import functional as F
+
 from ytk_client.frontend import translations
 from ytk_core.targets import load_profile
+
+from conformance.examine import Call, examine
+from conformance.outcome import Outcome
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 

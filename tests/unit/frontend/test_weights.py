@@ -7,6 +7,7 @@ import onnx
 import onnxruntime
 import openvino
 import pytest
+
 from ytk_client.frontend.weights import INLINE_BYTES
 from ytk_core.formats.reference import read_reference
 from ytk_core.formats.weights_npz import ALIGNMENT, read_index

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from ytk_core import kernelgen_config as config
 from ytk_core.errors import UserError
 

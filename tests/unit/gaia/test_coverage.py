@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 from click.testing import CliRunner
+
 from ytk_core.archspec import host_arch_specs
 from ytk_gaia import coverage
 

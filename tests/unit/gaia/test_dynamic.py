@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+
 from ytk_core.archspec import host_arch_specs
 from ytk_core.errors import UserError
 from ytk_core.formats import shape_expr

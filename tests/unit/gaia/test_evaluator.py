@@ -9,13 +9,15 @@ from functools import partial
 import msgspec
 import numpy as np
 import pytest
-from fakes.judge_kernels import ARCH, COLUMNS, HONEST, HONEST_KERNELS, ROWS, Case, cheats, kernel, make_task
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.dtypes import DType
 from ytk_gaia.evaluator import judge
 from ytk_gaia.evaluator.session import Limits
 from ytk_gaia.evaluator.verdicts import Verdict, read_evaluation, write_evaluation
 from ytk_gaia.task_format import Sample, Task, TaskTensor, read_task, write_task
+
+from fakes.judge_kernels import ARCH, COLUMNS, HONEST, HONEST_KERNELS, ROWS, Case, cheats, kernel, make_task
 
 
 @dataclass

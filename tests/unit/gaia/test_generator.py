@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+
 from ytk_core.abi import include_dir
 from ytk_core.archspec import ArchSpec
 from ytk_core.cpu_build import cxx_flags

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ytk_gaia.evaluator import finals
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator.index_split import find_interior

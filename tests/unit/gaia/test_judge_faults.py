@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 import pytest
-from fakes.judge_kernels import ARCH, Case, cheats, make_task
+
 from ytk_core.formats.kernel_bundle import parse_bundle
 from ytk_gaia.evaluator import arena, compare, judge, session
 from ytk_gaia.evaluator.session import Limits
 from ytk_gaia.evaluator.verdicts import Verdict
 from ytk_gaia.task_format import Task
+
+from fakes.judge_kernels import ARCH, Case, cheats, make_task
 
 CASES = cheats("/etc/hostname", 1)
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+
 from ytk_core.errors import UserError
 from ytk_gaia.evaluator.compare import judge_sample, self_test
 from ytk_gaia.generator import region_input

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+
 from ytk_core.agent.local import run_job_locally
 from ytk_core.archspec import host_arch_specs
 from ytk_core.conditions import make_conditions, snapshot

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from ytk_core.abi import include_dir
 from ytk_core.archspec import host_arch_specs
 from ytk_core.formats.kernel_bundle import parse_bundle, translation_unit

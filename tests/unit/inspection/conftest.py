@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import onnx_nodes
+
 from ytk_client.inspection import Inspection, Request, inspect_file
+
+from fakes import onnx_nodes
 
 Look = Callable[..., Inspection]
 

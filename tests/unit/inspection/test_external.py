@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes.onnx_nodes import I64, of_kind
 from onnx import TensorProto, helper, save
+
 from ytk_client.inspection import Request, Severity, inspect_file
+
+from fakes.onnx_nodes import I64, of_kind
 
 
 def model(

@@ -17,9 +17,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from fakes import client_files as files
-from fakes import repros
-from fakes.onnx_nodes import IMAGE, of_kind, one_node
+
 from ytk_client.cli.main import run
 from ytk_client.inspection import Request, Severity, elf, inspect_file
 from ytk_core.digests import digest_bytes
@@ -30,6 +28,10 @@ from ytk_core.formats.plugin_meta import Constraints, DeploymentTarget
 from ytk_core.formats.prepare_outputs import Candidate, CandidateReason, PluginRow, write_candidates, write_plugins
 from ytk_core.formats.reference import Reference, Sample, TensorInfo, write_reference
 from ytk_core.formats.region import EXTRA_FILE, RegionSpec, RegionTensor, encode_region_spec
+
+from fakes import client_files as files
+from fakes import repros
+from fakes.onnx_nodes import IMAGE, of_kind, one_node
 
 ANY = Request.of()
 OTHER = "arm64-sm87-dos6010-cu114-trt86"

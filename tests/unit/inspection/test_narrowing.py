@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fakes.onnx_nodes import F64, I64, of_kind
 from onnx import TensorProto, helper, save
+
 from ytk_client.inspection import Request, Severity, inspect_file, onnx_narrowing
+
+from fakes.onnx_nodes import F64, I64, of_kind
 
 MAX, MIN = 2**63 - 1, -(2**63)
 

@@ -10,9 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from fakes import client_files as files
-from fakes import kernel_bundles, repros
-from fakes.repros import REGION, candidates, changed
+
 from ytk_client.inspection import Request, inspect_file
 from ytk_client.repro import replay as replaying
 from ytk_client.repro import tree
@@ -23,6 +21,10 @@ from ytk_core.errors import CandidateError, FormatError, UserError
 from ytk_core.formats.kernel_bundle import render_bundle
 from ytk_core.formats.plugin_meta import DeploymentTarget
 from ytk_core.formats.weights_npz import write_weights
+
+from fakes import client_files as files
+from fakes import kernel_bundles, repros
+from fakes.repros import REGION, candidates, changed
 
 # ---- regions -------------------------------------------------------------------------------------------------------------
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fakes.onnx_nodes import BOOL, I64, IMAGE, of_kind
+
 from ytk_client.inspection import Severity, onnx_read
 from ytk_core.targets import load_profile, profile_names
 from ytk_core.targets.profiles import Kind
+
+from fakes.onnx_nodes import BOOL, I64, IMAGE, of_kind
 
 REDUCE9 = [f"Reduce{word}" for word in ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare"]]
 AXES = np.array([1], np.int64)
@@ -173,6 +175,7 @@ def test_the_target_decides(look):
 def test_a_constant_that_has_to_be_folded_is_a_constant(tmp_path):
     """Axes that are Shape arithmetic on known extents: a parser folds them, so they are no objection."""
     from onnx import TensorProto, helper, save
+
     from ytk_client.inspection import Request, inspect_file
 
     def model(open_axis: bool):
@@ -264,6 +267,7 @@ PAIRS = {
 @pytest.mark.parametrize("case", PAIRS)
 def test_half_of_a_quantize_pair_is_found(tmp_path, case):
     from onnx import TensorProto, helper, save
+
     from ytk_client.inspection import Request, inspect_file
 
     makers = {
@@ -296,6 +300,7 @@ def test_half_of_a_quantize_pair_is_found(tmp_path, case):
 def test_what_could_not_be_judged_is_said(tmp_path):
     """After a custom node nothing is known about ranks; that is not approval."""
     from onnx import TensorProto, helper, save
+
     from ytk_client.inspection import Request, inspect_file
 
     named = {"plugin_namespace": "acme", "plugin_version": "1"}
@@ -316,6 +321,7 @@ def test_what_could_not_be_judged_is_said(tmp_path):
 @pytest.mark.parametrize("op", ["If", "Loop"])
 def test_subgraphs_are_looked_into(tmp_path, op):
     from onnx import TensorProto, helper, save
+
     from ytk_client.inspection import Request, inspect_file
 
     inner = helper.make_graph(
@@ -355,6 +361,7 @@ def test_subgraphs_are_looked_into(tmp_path, op):
 
 def test_functions_are_looked_into_and_may_not_explode(tmp_path):
     from onnx import TensorProto, helper, save
+
     from ytk_client.inspection import Request, inspect_file
     from ytk_core.errors import FormatError
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from ytk_core.abi import include_dir
 from ytk_core.archspec import ArchSpec
 from ytk_kronos import checks, hostlib

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fakes.kronos_models import FLOAT, custom, save
-from fakes.kronos_plugins import PASSED, delivered, same_meta
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.digests import digest_bytes
 from ytk_core.errors import FormatError, UserError
@@ -16,6 +15,9 @@ from ytk_core.formats.plugin_meta import DeploymentTarget, InputDecl
 from ytk_kronos import checks
 from ytk_kronos.engine_files import PluginNode
 from ytk_kronos.engines.base import PluginFile
+
+from fakes.kronos_models import FLOAT, custom, save
+from fakes.kronos_plugins import PASSED, delivered, same_meta
 
 SERVED = [ArchSpec("amd64", level, "linux", "glibc236", "ov20264") for level in ("cpuv4", "cpuv3", "cpuv2")]
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from ytk_core.agent.local import run_job_locally
 from ytk_core.errors import UserError
 from ytk_core.jobs import JobKind, JobSpec

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from ytk_core.errors import BoardError, NotAvailableError, ToolkitError
 from ytk_kronos import hostlib
 

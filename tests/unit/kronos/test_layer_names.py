@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ytk_core.errors import UserError
 from ytk_kronos.engine_files import Layer, PluginNode
 from ytk_kronos.layer_names import check_plugins_used, map_layers, plugin_uses

@@ -8,9 +8,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from fakes.kronos_models import FLOAT, custom, save_with_npz
-from fakes.kronos_plugins import delivered, same_meta, scale_meta
 from onnx import helper
+
 from ytk_core import sandbox
 from ytk_core.agent.local import run_job_locally
 from ytk_core.archspec import ArchSpec
@@ -24,6 +23,9 @@ from ytk_kronos import checks, library
 from ytk_kronos.engine_files import BenchmarkFile, LayersFile, ProfileFile
 from ytk_kronos.handlers import VerifyHandler
 from ytk_kronos.tasks import verify_outputs
+
+from fakes.kronos_models import FLOAT, custom, save_with_npz
+from fakes.kronos_plugins import delivered, same_meta, scale_meta
 
 QUICK = EngineBuildParams(iterations=5, warmup=2, threads=1)
 QUICK_VERIFY = EngineVerifyParams(iterations=3, warmup=1, threads=1)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+
 from ytk_core.agent.device import cpu_device_uid
 from ytk_core.agent.main import AgentSettings
 from ytk_core.archspec import ArchSpec

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 from ytk_core.conditions import Drift
 from ytk_core.dtypes import DType
 from ytk_core.errors import CandidateError, UserError, YtkError

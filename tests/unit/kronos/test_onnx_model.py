@@ -5,11 +5,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from fakes.kronos_models import FLOAT, custom, save, save_with_npz
 from onnx import TensorProto, helper
+
 from ytk_core.errors import FormatError, UserError
 from ytk_kronos.engine_files import PluginNode
 from ytk_kronos.onnx_model import check_weights, lay_out, read_facts
+
+from fakes.kronos_models import FLOAT, custom, save, save_with_npz
 
 X = {"x": (FLOAT, (2, 2))}
 WEIGHTS = {"w": np.arange(4, dtype=np.float32).reshape(2, 2), "b": np.ones(2, np.float32)}

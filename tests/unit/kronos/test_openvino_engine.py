@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from fakes.kronos_models import FLOAT, custom, save
 from onnx import TensorProto, helper
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import CandidateError, FormatError, UserError
 from ytk_kronos.engines.base import EngineOptions, PluginFile
 from ytk_kronos.engines.openvino_engine import OpenVinoEngine
+
+from fakes.kronos_models import FLOAT, custom, save
 
 RNG = np.random.default_rng(7)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from ytk_core.archspec import ArchSpec
 from ytk_core.cuda_build import sm_of
 from ytk_core.formats.plugin_manifest import CheckResult
-
 from ytk_forge.device.cubin import ABI_OF_CUDA, Cubin, KernelUse, NotCubinError, read_cubin, with_compiler_notes
 from ytk_forge.device.occupancy import LIMITS, occupancy
 

@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 from ytk_core.errors import NotAvailableError
 from ytk_core.sandbox import SandboxMode
-
 from ytk_forge.device.nvcc import Nvcc, compile_with_nvcc, find_nvcc
 from ytk_forge.device.nvrtc import Nvrtc, compile_with_nvrtc, find_nvrtc
 from ytk_forge.device.result import DeviceResult

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+
 from ytk_core.errors import CandidateError
 
 COMPILE_LIMIT_S = 300.0

@@ -8,7 +8,6 @@ from ytk_core.dtypes import ONNX_NUMBER
 from ytk_core.formats.plugin_manifest import CheckResult
 from ytk_core.formats.plugin_meta import FORMAT_NUMBER, AttributeType, PluginMeta, TensorType
 from ytk_core.formats.plugin_meta_checks import meta_digest
-
 from ytk_forge.probe import ctypes_abi
 from ytk_forge.probe.run import Answer
 from ytk_forge.render import ATTRIBUTE_NUMBER

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from ytk_core.dtypes import DType, bfloat16_to_float32, storage_dtype
 
+from ytk_core.dtypes import DType, bfloat16_to_float32, storage_dtype
 from ytk_gaia.task_format import FLOATS, Sample, Task, TaskTensor
 
 Array = np.ndarray[Any, Any]

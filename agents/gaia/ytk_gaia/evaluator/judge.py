@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.conditions import make_conditions, snapshot
 from ytk_core.digests import digest_bytes
@@ -26,7 +27,6 @@ from ytk_core.formats import shape_expr
 from ytk_core.formats.kernel_bundle import KernelBundle, parse_bundle
 from ytk_core.formats.plugin_meta import PluginMeta
 from ytk_core.sandbox import SandboxMode, require
-
 from ytk_gaia.evaluator import finals
 from ytk_gaia.evaluator.arena import Placement
 from ytk_gaia.evaluator.build import Built, build, compiler_version
@@ -307,6 +307,7 @@ def _calibrate(
         CandidateFaultError: Not even that runs here; the worker is sick.
     """
     import msgspec
+
     from ytk_core.formats.plugin_meta import Launcher
 
     directory.mkdir(parents=True, exist_ok=True)

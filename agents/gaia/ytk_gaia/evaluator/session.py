@@ -21,9 +21,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+
 from ytk_core.dtypes import ONNX_NUMBER, itemsize
 from ytk_core.sandbox import SandboxMode, SandboxPolicy, wrap
-
 from ytk_gaia.evaluator import candidate_runner
 from ytk_gaia.evaluator.arena import Arena, Buffer, Kind, Layout, Placement, new_descriptor, plan
 from ytk_gaia.evaluator.build import child_mark, end_group, tail

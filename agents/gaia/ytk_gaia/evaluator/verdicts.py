@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from ytk_core.conditions import Conditions
 from ytk_core.errors import FormatError
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+
 from ytk_core.formats.kernel_bundle import KernelBundle, render_bundle
 from ytk_core.formats.plugin_meta import (
     SCHEMA_VERSION,
@@ -18,7 +19,6 @@ from ytk_core.formats.plugin_meta import (
     Tolerance,
     Variant,
 )
-
 from ytk_gaia import GENERATOR_VERSION
 from ytk_gaia.generator import torch_extension
 from ytk_gaia.generator.cpp_printer import runtime_header

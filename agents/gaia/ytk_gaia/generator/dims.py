@@ -7,8 +7,8 @@ from typing import Any
 
 import sympy
 import torch
-from ytk_core.errors import UserError
 
+from ytk_core.errors import UserError
 from ytk_gaia.generator import inductor_adapter as inductor
 
 _FIX = "Prepare the model so that all sites agree in this axis, or with fixed input shapes."

@@ -13,8 +13,8 @@ from typing import Any
 
 import sympy
 import torch
-from ytk_core.dtypes import ONNX_NUMBER, DType
 
+from ytk_core.dtypes import ONNX_NUMBER, DType
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator.cpp_printer import (
     STORAGE_TYPE,

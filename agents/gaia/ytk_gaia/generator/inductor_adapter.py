@@ -15,6 +15,7 @@ from unittest import mock
 
 import sympy
 import torch
+
 from ytk_core.errors import ToolkitError
 
 

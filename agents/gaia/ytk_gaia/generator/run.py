@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from ytk_core import kernelgen_config
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import UserError
 from ytk_core.formats.plugin_meta import DeploymentTarget
-
 from ytk_gaia.generator import inductor_adapter
 from ytk_gaia.generator.bundle import BundleContext, candidate_text
 from ytk_gaia.generator.region_input import Region, load_region

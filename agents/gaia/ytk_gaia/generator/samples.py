@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from ytk_core.dtypes import DType, itemsize, storage_dtype
 from ytk_core.errors import UserError
 from ytk_core.formats.plugin_meta import Role
-
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator.emit_cpp import KernelTensor
 from ytk_gaia.generator.extents import ShapeSet, choose, tested_extents

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import UserError
-
 from ytk_gaia.generator import convolution
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator.emit_cpp import EmittedKernel, emit

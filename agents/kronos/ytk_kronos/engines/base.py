@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import UserError
 from ytk_core.formats.reference import TensorInfo
-
 from ytk_kronos.engine_files import Layer
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]

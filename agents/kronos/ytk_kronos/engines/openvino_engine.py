@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from ytk_core.archspec import ArchSpec, host_device_levels
 from ytk_core.dtypes import DType, storage_dtype
 from ytk_core.errors import BoardError, CandidateError, FormatError, ToolkitError, UserError, YtkError
 from ytk_core.formats.reference import TensorInfo
-
 from ytk_kronos import hostlib
 from ytk_kronos.engine_files import Layer
 from ytk_kronos.engines.base import Arrays, EngineOptions, LayerClock, PluginFile, refuse_precision

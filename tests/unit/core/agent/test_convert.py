@@ -3,6 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+
 from ytk_core import convert
 from ytk_core.errors import FailureClass, UserError
 from ytk_core.jobs import Failure, JobKind, JobResult, JobSpec, JobState, Lease, NamedBlob

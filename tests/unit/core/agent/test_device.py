@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from ytk_core.agent import device
 from ytk_core.agent.device import DeviceLock, runtime_dir
 from ytk_core.errors import BoardError

@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.handlers import Handler, child
+
 from ytk_core.agent.attempt import remove_tree
 from ytk_core.agent.files import check_output
 from ytk_core.agent.handler import JobContext, JobHandler, blob_path
 from ytk_core.agent.local import LocalJobContext, run_job_locally
 from ytk_core.errors import CandidateError, ToolkitError, UserError
 from ytk_core.jobs import JobKind, JobResult, JobSpec, JobState
+
+from fakes.handlers import Handler, child
 
 
 @pytest.mark.parametrize("name", ["a", "plugins/a.so", "candidates/1.py", ".hidden", "a..b"])

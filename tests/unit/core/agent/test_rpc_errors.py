@@ -6,6 +6,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+
 import ytk_core
 from ytk_core import errors, rpc_errors
 from ytk_core.errors import FailureClass, RemoteError, YtkError

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ytk_core import sandbox
 from ytk_core.errors import BoardError, UserError
 from ytk_core.sandbox import SandboxPolicy, SandboxStatus, wrap

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 import pytest
+
 from ytk_core.errors import FormatError, UserError
 from ytk_core.settings import load_toml, parse_toml
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ytk_core import sandbox as sandboxes
 from ytk_core.agent import tasks
 from ytk_core.agent.files import task_directory

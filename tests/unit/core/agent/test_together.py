@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from ytk_core.together import cancel_and_wait, to_its_end, together
 
 

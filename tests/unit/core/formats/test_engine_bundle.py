@@ -7,6 +7,7 @@ import pytest
 from golden import builders
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from ytk_core.errors import FormatError, UserError
 from ytk_core.formats import engine_bundle
 from ytk_core.formats.engine_bundle import (

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from golden import builders, metas
+
 from ytk_core.formats import codec
 from ytk_core.formats.engine_bundle import extract_engine_bundle, read_json_member, read_manifest
 from ytk_core.formats.kernel_bundle import parse_bundle, read_bundle

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 from golden import builders, invalid
+
 from ytk_core.errors import FormatError
 from ytk_core.formats import codec
 from ytk_core.formats.engine_bundle import Limits, extract_engine_bundle, read_json_member, read_manifest

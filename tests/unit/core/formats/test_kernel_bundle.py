@@ -7,6 +7,7 @@ import pytest
 from golden import builders, metas
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from ytk_core.abi import __path__ as abi_path
 from ytk_core.errors import FormatError
 from ytk_core.formats.kernel_bundle import (

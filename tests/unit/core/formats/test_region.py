@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 from golden import builders
+
 from ytk_core.dtypes import DType
 from ytk_core.errors import FormatError
 from ytk_core.formats.region import EXTRA_FILE, RegionTensor, encode_region_spec, read_region_spec, region_digest

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from ytk_core.abi import __path__ as abi_path
 from ytk_core.errors import FormatError, UserError
 from ytk_core.formats.shape_expr import C_HELPERS, Dim, Literal, Operation, dims_of, evaluate, parse, render, to_c

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from ytk_core.errors import UserError
 from ytk_core.formats.weights_npz import read_array, read_arrays, read_index, write_weights
 
