@@ -17,6 +17,7 @@ from ytk_core.digests import digest_file
 from ytk_core.errors import YtkError
 from ytk_core.jobs import JobKind, JobSpec, JobState
 from ytk_core.workers import JobView
+from ytk_proto.v1 import jobs_pb2, jobs_pb2_grpc
 
 from e2e.daemons import Stack, alive, stack, wait_gone
 from e2e.gates import ARCH
@@ -342,3 +343,24 @@ def test_two_controllers_never_share_one_database(running: Stack) -> None:
     process = subprocess.run(second.argv, capture_output=True, timeout=60, check=False)
     assert process.returncode != 0
     assert b"database_locked" in process.stderr or b"another controller" in process.stderr.lower()
+
+
+def test_watchers_that_vanish_do_not_take_the_controller_down(running: Stack) -> None:
+    """A stream that its client drops is closed when its call is gone already; touching the call then is a crash."""
+    running.agent("agent")
+    gate = running.gate("gate")
+    with running.client() as client:
+        job = client.submit(gate_job(gate.path), {}).job
+    gate.wait_started()
+    for _ in range(20):
+        with sync_channel(running.address, running.tokens["client"]) as channel:
+            stub = jobs_pb2_grpc.JobServiceStub(channel)
+            watch = stub.WatchJob(jobs_pb2.WatchJobRequest(id=job.id))
+            log = stub.ReadLog(jobs_pb2.ReadLogRequest(id=job.id, follow=True))
+            assert next(watch).job.id == job.id
+            watch.cancel()
+            log.cancel()
+    gate.open()
+    assert ended(running, job.id).state is JobState.SUCCEEDED
+    assert running.controller.process is not None
+    assert running.controller.process.poll() is None

@@ -32,6 +32,8 @@ class RequestLogInterceptor(Around):
         given = call.metadata.get(REQUEST_ID_KEY, "")
         request_id = given if isinstance(given, str) and _SAFE.match(given) else secrets.token_hex(6)
         bound = REQUEST_ID.set(request_id)
+        # Asked now: a stream that is thrown away may be closed after its call is gone, and gRPC then reads freed memory.
+        peer = context.peer()
         began = time.perf_counter()
         ended = "ok"
         try:
@@ -51,7 +53,7 @@ class RequestLogInterceptor(Around):
             write(
                 "call",
                 method=call.method,
-                peer=context.peer(),
+                peer=peer,
                 ended=ended,
                 details=context.details() if ended == "error" else None,
                 ms=round((time.perf_counter() - began) * 1e3, 2),
