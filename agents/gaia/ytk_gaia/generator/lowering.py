@@ -115,9 +115,26 @@ LOOP_LOWERINGS: dict[Any, Callable[..., Any]] = {
 }
 
 
+def _or_general(ours: Callable[..., Any], general: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Try our form first; where it answers NotImplemented, take the one it stands in front of."""
+    if general is None:
+        return ours
+
+    def either(*args: Any, **kwargs: Any) -> Any:
+        found = ours(*args, **kwargs)
+        return general(*args, **kwargs) if found is NotImplemented else found
+
+    return either
+
+
+def _put_before(table: Any, forms: Mapping[Any, Callable[..., Any]]) -> None:
+    for op, form in forms.items():
+        table[op] = _or_general(form, table.get(op))
+
+
 def _decomposition_table(plan: LoweringPlan) -> dict[Any, Callable[..., Any]]:
     table = inductor.inductor_decompositions()
-    table.update(decompositions.TABLE)
+    _put_before(table, decompositions.TABLE)
     table.update(small_linalg.TABLE)
     table.update(plan.decompositions)
     for op in plan.keep:
@@ -132,7 +149,7 @@ def decompose(program: torch.export.ExportedProgram, plan: LoweringPlan) -> torc
     """
     first = torch.export.default_decompositions()
     first.update(small_linalg.COMPOSITES)
-    first.update(decompositions.BEFORE)
+    _put_before(first, decompositions.BEFORE)
     for op in plan.keep:
         first.pop(op, None)
     return program.run_decompositions(first).run_decompositions(_decomposition_table(plan))
