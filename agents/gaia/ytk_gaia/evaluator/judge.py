@@ -44,6 +44,10 @@ _CLOCK_SLACK_NS = 100_000
 _STORE_MARGIN = 4.0
 """The floor assumes stores this much faster than the fastest this machine showed."""
 
+_NULL_SHARE = 0.1
+"""A report below this share of an empty call's time is no clock's. Small: machines change speed between the empty call's
+process and the candidate's, and an honest kernel of a few elements costs little more than the call."""
+
 
 @dataclass(frozen=True)
 class JudgeOptions:
@@ -345,7 +349,7 @@ def floor_bytes(task: Task) -> int:
 
 def floor_ns(task: Task, threads: int, clock_null_ns: int) -> float:
     """Give the time below which no kernel can have done the work."""
-    return max(floor_bytes(task) / (store_rate() * _STORE_MARGIN * threads), clock_null_ns * 0.5)
+    return max(floor_bytes(task) / (store_rate() * _STORE_MARGIN * threads), clock_null_ns * _NULL_SHARE)
 
 
 def _check_times(track: _Track, floor: float, clock: _Clock) -> None:
