@@ -37,8 +37,9 @@ from ytk_gaia import coverage_child
 from ytk_gaia.evaluator.build import compiler
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator import region_input, strategies
+from ytk_gaia.generator.border import EmittedKernel, KernelTensor
 from ytk_gaia.generator.cpp_printer import runtime_header
-from ytk_gaia.generator.emit_cpp import EmittedKernel, KernelTensor, emit
+from ytk_gaia.generator.emit_cpp import emit
 from ytk_gaia.generator.lowering import CannotLowerError, lower
 from ytk_gaia.generator.schedules import SCHEDULES
 

@@ -41,7 +41,7 @@ def test_a_fixed_slice_of_the_database():
 
 def test_a_wrong_kernel_is_wrong(monkeypatch):
     """A seeded fault: the printer adds where it should subtract."""
-    from ytk_gaia.generator.cpp_printer import LoopPrinter
+    from ytk_gaia.generator.loop_printer import LoopPrinter
 
     monkeypatch.setattr(LoopPrinter, "sub", lambda self, a, b: self._default("add", (a, b), {}), raising=False)
     (outcome,) = coverage.measure(["sub"], coverage.database(), host_arch_specs("ov20264")[0], "-O0")

@@ -21,8 +21,9 @@ from ytk_core.cpu_build import cxx_flags
 from ytk_core.dtypes import ONNX_NUMBER, DType
 from ytk_core.errors import FormatError, UserError
 from ytk_gaia.generator import inductor_adapter, region_input, strategies
+from ytk_gaia.generator.border import EmittedKernel
 from ytk_gaia.generator.cpp_printer import runtime_header
-from ytk_gaia.generator.emit_cpp import EmittedKernel, emit
+from ytk_gaia.generator.emit_cpp import emit
 from ytk_gaia.generator.lowering import LoweringPlan, lower
 from ytk_gaia.generator.schedules import SCHEDULES, Schedule, Vector
 

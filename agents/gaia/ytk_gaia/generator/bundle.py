@@ -21,8 +21,8 @@ from ytk_core.formats.plugin_meta import (
 )
 from ytk_gaia import GENERATOR_VERSION
 from ytk_gaia.generator import torch_extension
+from ytk_gaia.generator.border import KernelTensor
 from ytk_gaia.generator.cpp_printer import runtime_header
-from ytk_gaia.generator.emit_cpp import KernelTensor
 from ytk_gaia.generator.region_input import Region
 from ytk_gaia.generator.strategies import CandidateKernel
 from ytk_gaia.task_format import TaskSpec

@@ -9,7 +9,7 @@ from typing import Any
 from ytk_core.errors import UserError
 from ytk_core.formats import shape_expr
 from ytk_core.formats.plugin_meta import Extent
-from ytk_gaia.generator.emit_cpp import Border
+from ytk_gaia.generator.border import Border
 
 Shape = tuple[int, ...]
 

@@ -19,8 +19,8 @@ from ytk_core.errors import FormatError, UserError
 from ytk_core.formats.plugin_meta import Role
 from ytk_core.formats.region import RegionSpec, RegionTensor, read_region_spec, region_digest
 from ytk_gaia.generator import inductor_adapter as inductor
+from ytk_gaia.generator.border import Border, KernelTensor
 from ytk_gaia.generator.dims import DimSymbols, captured_extent, check_axes, dynamic_axes
-from ytk_gaia.generator.emit_cpp import Border, KernelTensor
 from ytk_gaia.generator.extents import bounds
 
 _ROLE_OF_KIND = {

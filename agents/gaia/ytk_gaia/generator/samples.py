@@ -18,7 +18,7 @@ from ytk_core.dtypes import DType, itemsize, storage_dtype
 from ytk_core.errors import UserError
 from ytk_core.formats.plugin_meta import Role
 from ytk_gaia.generator import inductor_adapter as inductor
-from ytk_gaia.generator.emit_cpp import KernelTensor
+from ytk_gaia.generator.border import KernelTensor
 from ytk_gaia.generator.extents import ShapeSet, choose, tested_extents
 from ytk_gaia.generator.region_input import Region
 from ytk_gaia.task_format import FLOATS, Sample, SampleLimits, SampleShapes, Task, TaskSpec, TaskTensor, expected_dtype

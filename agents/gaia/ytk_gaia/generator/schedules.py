@@ -13,7 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from ytk_gaia.generator.cpp_printer import Nest
+    from ytk_gaia.generator.nest import Nest
 
 LANES = 16
 """Partial results per vectorised reduction: one AVX-512 register of floats, two of AVX2."""

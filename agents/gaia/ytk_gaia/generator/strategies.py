@@ -13,7 +13,8 @@ from ytk_core.archspec import ArchSpec
 from ytk_core.errors import UserError
 from ytk_gaia.generator import convolution
 from ytk_gaia.generator import inductor_adapter as inductor
-from ytk_gaia.generator.emit_cpp import EmittedKernel, emit
+from ytk_gaia.generator.border import EmittedKernel
+from ytk_gaia.generator.emit_cpp import emit
 from ytk_gaia.generator.lowering import CannotLowerError, LoweredRegion, LoweringPlan, lower
 from ytk_gaia.generator.region_input import Region
 from ytk_gaia.generator.rewrites import col2im

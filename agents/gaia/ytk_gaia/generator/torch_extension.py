@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ytk_core.dtypes import DType
 from ytk_core.formats import shape_expr
-from ytk_gaia.generator.emit_cpp import Border, EmittedKernel, KernelTensor
+from ytk_gaia.generator.border import Border, EmittedKernel, KernelTensor
 
 _SCALAR_TYPE = {
     DType.FLOAT32: "at::kFloat",

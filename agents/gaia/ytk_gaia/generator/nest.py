@@ -1,0 +1,81 @@
+"""One printed loop nest: what a printer of loop bodies fills and a schedule runs. Text and sizes only, for every device."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+from ytk_gaia.generator import inductor_adapter as inductor
+from ytk_gaia.generator.index_split import Split
+
+
+class NestKind(enum.Enum):
+    """What decides how a nest may be scheduled."""
+
+    POINTWISE = "pointwise"
+    REDUCTION = "reduction"
+    SCAN = "scan"
+    SORT = "sort"
+    SCATTER = "scatter"
+    """Writes through computed indices: two iterations may meet, so the order of iterations matters."""
+
+
+@dataclass(frozen=True)
+class StateVariable:
+    """What a reduction carries from one step to the next.
+
+    Attributes:
+        name: C++ name in the body.
+        c_type: Its type.
+        initial: Its value before the first step.
+        combine: C++ expression over ``{a}`` and ``{b}`` that joins two partial results; None where there is no such form.
+    """
+
+    name: str
+    c_type: str
+    initial: str
+    combine: str | None = None
+
+
+@dataclass(frozen=True)
+class SortKeys:
+    """One sort of (key, original position) pairs along the reduced dims."""
+
+    buffer: str
+    key_type: str
+    index_type: str
+    descending: bool
+    fill: tuple[str, ...]
+
+    @property
+    def pair_type(self) -> str:
+        """C++ type of one element."""
+        return f"ytk::sort_pair<{self.key_type}, {self.index_type}>"
+
+
+@dataclass
+class Nest:
+    """One printed loop nest: sizes, and statements that speak of ``i<k>`` and ``r<k>``."""
+
+    buffer: str
+    sizes: list[Any]
+    reduced: list[Any]
+    kind: NestKind = NestKind.POINTWISE
+    state: list[StateVariable] = field(default_factory=list)
+    body: list[str] = field(default_factory=list)
+    epilogue: list[str] = field(default_factory=list)
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+    sort: SortKeys | None = None
+    split: Split | None = None
+
+
+def loop_variables(count: int) -> list[Any]:
+    """Give the symbols ``i0, i1, ...`` of the output loops, outermost first."""
+    return [inductor.loop_symbol(f"i{k}") for k in range(count)]
+
+
+def reduction_variables(count: int) -> list[Any]:
+    """Give the symbols ``r0, r1, ...`` of the reduced loops, outermost first."""
+    return [inductor.loop_symbol(f"r{k}") for k in range(count)]
