@@ -202,7 +202,10 @@ def verify_manifest(manifest: PluginManifest, so_path: Path, trusted_keys: Seque
     signature = manifest.signature
     if isinstance(signature, msgspec.UnsetType):
         msg = f"{what}: its manifest is not signed; trusted keys here: {listed}"
-        hint = "Build it with a Forge whose key is trusted here, or let this pool load unsigned plugins."
+        hint = (
+            "Build it with a Forge whose key is trusted here, or have that Forge's owner audit and sign this one "
+            "(`ytk-forge sign`); a worker started with --allow-unsigned-plugins loads any."
+        )
         raise UserError(msg, code="unsigned_plugin", hint=hint)
     if signature.algorithm != ALGORITHM or signature.key_id not in trusted:
         msg = f"{what}: signed with {signature.algorithm} key {signature.key_id}, which is not trusted here; trusted keys: {listed}"

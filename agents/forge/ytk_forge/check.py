@@ -14,6 +14,9 @@ from ytk_forge.audit import audit
 from ytk_forge.cache import MANIFEST
 from ytk_forge.toolchain import Toolchain, find_compiler, toolchain_for
 
+DIGEST = "digest"
+"""The check that the file is the one that its manifest describes."""
+
 
 def find_manifest(library: Path) -> Path:
     """Give the manifest of a library: ``<file>.manifest.json``, else ``manifest.json`` beside it.
@@ -63,7 +66,7 @@ def check_library(
     found = digest_file(library)
     same = found == manifest.so_digest
     fix = "" if same else "The file was changed or belongs to another manifest: build it again."
-    digest = CheckResult(name="digest", ok=same, found=found, wanted=manifest.so_digest, fix=fix)
+    digest = CheckResult(name=DIGEST, ok=same, found=found, wanted=manifest.so_digest, fix=fix)
     if not same:
         # It is not what Forge built, so it is not loaded.
         return [digest]

@@ -17,6 +17,7 @@ from ytk_core.errors import ExitCode, UserError, YtkError
 from ytk_core.files import atomic_write
 from ytk_core.formats.plugin_manifest import SUFFIX, CheckResult
 from ytk_core.sandbox import SandboxMode, detect
+from ytk_forge.check import DIGEST
 
 P = ParamSpec("P")
 
@@ -252,6 +253,40 @@ def check(
         _show_checks(results)
     if not all(result.ok for result in results):
         sys.exit(ExitCode.VERDICT)
+
+
+@click.command()
+@click.argument("library", type=click.Path(path_type=Path))
+@click.option("--signing-key", type=click.Path(path_type=Path), required=True, help="Sign with this private key.")
+@click.option("--manifest", type=click.Path(path_type=Path), help="Its manifest; default: the one beside it.")
+@_toolchain_dir
+@_sandbox
+@_debug
+@reports_errors
+def sign(
+    library: Path, signing_key: Path, manifest: Path | None, toolchain_dirs: Sequence[Path], sandbox: SandboxMode
+) -> None:
+    """Audit a plugin LIBRARY that was built elsewhere and sign its manifest, which is written again.
+
+    Whoever trusts this key then loads the library. Exit code 1, and nothing written, where a check fails.
+    """
+    from ytk_core.formats.plugin_manifest import write_plugin_manifest
+    from ytk_core.signing import load_key, sign_manifest
+    from ytk_forge.check import check_library, find_manifest, read_manifest_for
+    from ytk_forge.toolchain import load_toolchains
+
+    signer = load_key(signing_key)
+    path = manifest or find_manifest(library)
+    claimed = read_manifest_for(library, path)
+    results = check_library(library, claimed, toolchains=load_toolchains(toolchain_dirs), mode=sandbox)
+    if not all(result.ok for result in results):
+        _show_checks(results)
+        sys.exit(ExitCode.VERDICT)
+    # The digest is a field of the manifest and no check of the audit. What this audit saw is what is vouched for.
+    seen = tuple(result for result in results if result.name != DIGEST)
+    signed = sign_manifest(msgspec.structs.replace(claimed, checks=seen), signer)
+    write_plugin_manifest(path, signed)
+    click.echo(f"{path}  signed with key {signer.public.key_id}")
 
 
 def _show_checks(results: Sequence[CheckResult]) -> None:

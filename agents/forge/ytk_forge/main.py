@@ -124,6 +124,7 @@ main.add_command(
 main.add_command(cli.toolchains)
 main.add_command(cli.build)
 main.add_command(cli.check)
+main.add_command(cli.sign)
 main.add_command(cli.key)
 
 if __name__ == "__main__":

@@ -102,7 +102,12 @@ def assemble_bundle(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         members |= {member: plugin.path, f"{member}{SUFFIX}": workdir / each.manifest}
         entries.append(
             PluginEntry(
-                file=member, digest=plugin.digest, namespace=file.namespace, name=file.name, version=file.version
+                file=member,
+                digest=plugin.digest,
+                namespace=file.namespace,
+                name=file.name,
+                version=file.version,
+                signed_by=each.signed_by or msgspec.UNSET,
             )
         )
     manifest = EngineManifest(

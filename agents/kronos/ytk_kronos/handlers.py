@@ -29,6 +29,7 @@ from ytk_kronos.task_types import (
     RunTask,
     VerifyTask,
 )
+from ytk_kronos.trust import PluginTrust
 
 _MODEL = "model.onnx"
 _WEIGHTS = "model.npz"
@@ -49,11 +50,45 @@ class _Handler:
     Args:
         cache_dir: Where the compiled engine host library is kept.
         device_uid: The device that measurements are of.
+        trust: Whose plugins are loaded; by default nobody's.
     """
 
-    def __init__(self, cache_dir: Path, device_uid: str = "") -> None:
+    def __init__(self, cache_dir: Path, device_uid: str = "", *, trust: PluginTrust | None = None) -> None:
         self._cache_dir = cache_dir
         self._device_uid = device_uid
+        self._trust = trust or PluginTrust()
+
+    async def _vouched(self, ctx: JobContext, plugins: tuple[PluginInput, ...]) -> tuple[PluginInput, ...]:
+        """Give the plugins with the key that signed each.
+
+        Raises:
+            UserError: As :meth:`ytk_kronos.trust.PluginTrust.check`.
+        """
+        found: list[PluginInput] = []
+        for plugin in plugins:
+            library = Path(plugin.file)
+            key_id = await asyncio.to_thread(self._trust.check, library, Path(plugin.manifest))
+            who = (
+                f"signed with key {key_id}"
+                if key_id
+                else "no trusted Forge signed it; this worker loads such plugins too"
+            )
+            ctx.log(f"plugin {library.name}: {who}")
+            found.append(msgspec.structs.replace(plugin, signed_by=key_id))
+        return tuple(found)
+
+    async def _check_bundled(self, ctx: JobContext, bundle: Path) -> bool:
+        """Check who vouches for the plugins of an unpacked bundle; gives whether it has any.
+
+        Raises:
+            UserError: As :meth:`ytk_kronos.trust.PluginTrust.check`.
+            FormatError: A manifest is missing in the bundle.
+        """
+        entries = (await asyncio.to_thread(read_manifest, bundle)).plugins
+        root = ctx.workdir / _UNPACKED
+        files = [(str(root / entry.file), str(root / f"{entry.file}{SUFFIX}")) for entry in entries]
+        await self._vouched(ctx, tuple(PluginInput(file=file, manifest=manifest) for file, manifest in files))
+        return bool(entries)
 
     async def _host_library(self, ctx: JobContext) -> str:
         # Compiling our own sources is trusted work, and the sandbox could not keep its result.
@@ -90,13 +125,14 @@ class BuildHandler(_Handler):
         """Build.
 
         Raises:
-            YtkError: As :mod:`ytk_kronos.tasks`; UserError ``bad_params``, ``no_manifest``.
+            YtkError: As :mod:`ytk_kronos.tasks`; UserError ``bad_params``, ``no_manifest``, or who may not be loaded:
+                :class:`ytk_kronos.trust.PluginTrust`.
         """
         params = _params(ctx, EngineBuildParams)
         measuring = self._measuring(ctx, params)
         model = await ctx.fetch(_MODEL)
         weights = (await ctx.fetch_all(_WEIGHTS)).get(_WEIGHTS)
-        plugins = _pair_up(await ctx.fetch_all(_PLUGINS))
+        plugins = await self._vouched(ctx, _pair_up(await ctx.fetch_all(_PLUGINS)))
         host = await self._host_library(ctx) if plugins else None
         task = BuildTask(
             model=str(model),
@@ -130,7 +166,7 @@ class ProfileHandler(_Handler):
         bundle = await ctx.fetch(BUNDLE)
         opening = OpenTask(bundle=str(bundle), dest=_UNPACKED)
         await ctx.run_task("ytk_kronos.tasks:open_bundle", _plain(opening), sandbox=None)
-        host = await self._host_library(ctx) if (await asyncio.to_thread(read_manifest, bundle)).plugins else None
+        host = await self._host_library(ctx) if await self._check_bundled(ctx, bundle) else None
         task = RunTask(bundle_dir="in/bundle", host_library=host, measuring=measuring)
         await ctx.run_task(
             "ytk_kronos.tasks:profile_engine",
@@ -161,7 +197,7 @@ class VerifyHandler(_Handler):
         bundle, reference = await ctx.fetch(BUNDLE), await ctx.fetch(_REFERENCE)
         opening = OpenTask(bundle=str(bundle), dest=_UNPACKED, reference=str(reference))
         await ctx.run_task("ytk_kronos.tasks:open_bundle", _plain(opening), sandbox=None)
-        host = await self._host_library(ctx) if (await asyncio.to_thread(read_manifest, bundle)).plugins else None
+        host = await self._host_library(ctx) if await self._check_bundled(ctx, bundle) else None
         task = RunTask(
             bundle_dir="in/bundle",
             host_library=host,

@@ -22,6 +22,10 @@ from ytk_core.jobs import EngineBuildParams, EngineProfileParams, EngineVerifyPa
 from ytk_core.sandbox import SandboxMode
 from ytk_kronos import checks, hostlib
 from ytk_kronos.handlers import BuildHandler, ProfileHandler, VerifyHandler
+from ytk_kronos.trust import PluginTrust
+
+# Who calls a function with a file of their own vouches for it; an agent, whose files come from others, does not.
+CALLER = PluginTrust(allow_unsigned=True)
 
 Log = Callable[[str], Any]
 
@@ -37,6 +41,7 @@ def build(
     cache_dir: Path | None = None,
     sandbox_mode: SandboxMode = "optional",
     log: Log | None = None,
+    trust: PluginTrust = CALLER,
 ) -> EngineManifest:
     """Build an engine bundle on this machine.
 
@@ -50,6 +55,7 @@ def build(
         cache_dir: Where the engine host library is kept; per user by default.
         sandbox_mode: As an agent's.
         log: Takes the log text; standard error by default.
+        trust: Whose plugins are loaded; by default all.
 
     Raises:
         YtkError: As :class:`ytk_kronos.handlers.BuildHandler`.
@@ -60,7 +66,7 @@ def build(
     for index, plugin in enumerate(plugins):
         name = f"plugins/{index:02d}/{plugin.name}"
         files |= {name: plugin, f"{name}{SUFFIX}": plugin.with_name(plugin.name + SUFFIX)}
-    handler = BuildHandler(cache_dir or hostlib.default_cache_dir())
+    handler = BuildHandler(cache_dir or hostlib.default_cache_dir(), trust=trust)
     spec = _spec(JobKind.ENGINE_BUILD, params or EngineBuildParams(), str(arch or checks.worker_arch_specs()[0]))
     _run(handler, spec, files, {"engine.tgz": out}, sandbox_mode, log)
     return read_manifest(out)
@@ -74,13 +80,14 @@ def profile(
     cache_dir: Path | None = None,
     sandbox_mode: SandboxMode = "optional",
     log: Log | None = None,
+    trust: PluginTrust = CALLER,
 ) -> EngineManifest:
     """Measure an engine bundle anew on this machine and write it to ``out``.
 
     Raises:
         YtkError: As :class:`ytk_kronos.handlers.ProfileHandler`.
     """
-    handler = ProfileHandler(cache_dir or hostlib.default_cache_dir())
+    handler = ProfileHandler(cache_dir or hostlib.default_cache_dir(), trust=trust)
     spec = _spec(JobKind.ENGINE_PROFILE, params or EngineProfileParams())
     _run(handler, spec, {"engine.tgz": bundle}, {"engine.tgz": out}, sandbox_mode, log)
     return read_manifest(out)
@@ -95,13 +102,14 @@ def verify(
     cache_dir: Path | None = None,
     sandbox_mode: SandboxMode = "optional",
     log: Log | None = None,
+    trust: PluginTrust = CALLER,
 ) -> VerifyReport:
     """Run an engine bundle on this machine against a reference and write the report to ``out``.
 
     Raises:
         YtkError: As :class:`ytk_kronos.handlers.VerifyHandler`.
     """
-    handler = VerifyHandler(cache_dir or hostlib.default_cache_dir())
+    handler = VerifyHandler(cache_dir or hostlib.default_cache_dir(), trust=trust)
     spec = _spec(JobKind.ENGINE_VERIFY, params or EngineVerifyParams())
     files = {"engine.tgz": bundle, "reference.npz": reference}
     _run(handler, spec, files, {"verify.json": out}, sandbox_mode, log)

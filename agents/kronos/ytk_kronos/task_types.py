@@ -27,10 +27,11 @@ class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class PluginInput(_Strict, frozen=True, kw_only=True):
-    """A plugin of a build: library and manifest."""
+    """A plugin of a build: library and manifest. ``signed_by``: the trusted key that signed it, if one did."""
 
     file: str
     manifest: str
+    signed_by: str | None = None
 
 
 class Measuring(_Strict, frozen=True, kw_only=True):

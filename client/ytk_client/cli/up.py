@@ -81,6 +81,8 @@ def _run(layout: Layout, listen: str, without: tuple[str, ...], output: str) -> 
         warn("g++ is not installed: kernels, plugins and engine hosts cannot be compiled (apt install g++)")
     layout.create()
     with layout.locked():
+        if {"kronos", "forge"} & {part.name for part in agents}:
+            layout.trust_forge()
         note(f"starting the stack in {layout.root} ...")
         asyncio.run(
             serve(

@@ -58,6 +58,9 @@ class Layout:
         self.client_toml = client_file(self.home)
         self.client_token = self.root / "tokens/client.key"
         self.agent_token = self.root / "tokens/agent.key"
+        self.signing_key = self.state("forge") / "signing_key.pem"
+        self.forge_keys = self.root / "forge.keys"
+        self.more_keys = self.home / "trusted_keys"
         self._lock = self.root / "lock"
         self._status = self.root / "status.json"
 
@@ -82,6 +85,22 @@ class Layout:
             if not token.exists():
                 with atomic_write(token, "w", permissions=0o600) as stream:
                     stream.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
+
+    def trust_forge(self) -> None:
+        """Make Forge's signing key, where there is none, and the file of public keys that Kronos trusts.
+
+        Raises:
+            YtkError: As :func:`ytk_core.signing.load_or_create_key`.
+        """
+        from ytk_core.signing import load_or_create_key
+
+        self.signing_key.parent.mkdir(parents=True, exist_ok=True)
+        public = load_or_create_key(self.signing_key).public
+        with atomic_write(self.forge_keys, "w") as stream:
+            stream.write(
+                f"# Written by `ytk up`: the key of this stack's Forge. Others belong into {self.more_keys}.\n"
+            )
+            stream.write(f"{public} {public.key_id}\n")
 
     def state(self, part: str) -> Path:
         """Give the state directory of one part."""

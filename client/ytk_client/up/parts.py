@@ -35,7 +35,7 @@ CONTROLLER = Part(
     "jobs, workers, artifacts",
 )
 AGENTS: tuple[Part, ...] = (
-    Part("kronos", ("ytk_kronos.main",), "kronos", ("openvino",), "builds and runs engines (OpenVINO)"),
+    Part("kronos", ("ytk_kronos.main",), "kronos", ("openvino", "cryptography"), "builds and runs engines (OpenVINO)"),
     Part(
         "gaia-generator",
         ("ytk_gaia.main", "--mode", "generator"),
@@ -44,7 +44,7 @@ AGENTS: tuple[Part, ...] = (
         "generates kernels",
     ),
     Part("gaia-evaluator", ("ytk_gaia.main", "--mode", "evaluator"), "gaia", (), "scores kernels on this CPU"),
-    Part("forge", ("ytk_forge.main",), "forge", ("elftools", "jinja2"), "compiles plugins"),
+    Part("forge", ("ytk_forge.main",), "forge", ("elftools", "jinja2", "cryptography"), "compiles plugins"),
 )
 
 
@@ -106,4 +106,15 @@ def agent_command(part: Part, layout: Layout, address: str, sandbox: str) -> Seq
         *("--state-dir", str(layout.state(part.name))),
         *("--worker-id", part.name),
         *("--sandbox", sandbox),
+        *_signature_options(part, layout),
     ]
+
+
+def _signature_options(part: Part, layout: Layout) -> Sequence[str]:
+    """Forge signs what it builds, and Kronos loads that and what those signed whom the user named."""
+    if part.name == "forge":
+        return ("--signing-key", str(layout.signing_key))
+    if part.name == "kronos":
+        files = [layout.forge_keys, *([layout.more_keys] if layout.more_keys.exists() else [])]
+        return [word for path in files for word in ("--trusted-keys", str(path))]
+    return ()

@@ -54,13 +54,18 @@ _HINT = "Copy the bundle again, or build it again with `ytk embedded compile`."
 
 
 class PluginEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A plugin inside the bundle; ``file`` is its member name."""
+    """A plugin inside the bundle; ``file`` is its member name.
+
+    ``signed_by``: id of the trusted key whose signature the worker checked before it loaded the plugin; absent where the
+    worker loads unsigned plugins too and this was one.
+    """
 
     file: str
     digest: str
     namespace: str
     name: str
     version: str
+    signed_by: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -16,9 +16,10 @@ import pytest
 from ytk_client.config import load_settings
 from ytk_client.up import supervisor as module
 from ytk_client.up.layout import Layout
-from ytk_client.up.parts import Part, check_installed, chosen
+from ytk_client.up.parts import Part, agent_command, check_installed, chosen
 from ytk_client.up.supervisor import Supervisor, Times
 from ytk_core.errors import BoardError, NotAvailableError, UserError
+from ytk_core.signing import load_or_create_key, read_trusted_keys
 
 TESTS = Path(__file__).parents[2]
 QUICK = Times(ready=20.0, drain=5.0, kill=5.0, first_backoff=0.05, longest_backoff=0.2, settled=60.0)
@@ -112,6 +113,25 @@ def test_tokens_are_private_and_kept(layout):
     assert stat.S_IMODE(layout.root.stat().st_mode) == 0o700
     layout.create()
     assert {path: path.read_text() for path in tokens} == tokens
+
+
+def test_kronos_trusts_this_stacks_forge_and_whom_the_user_names(layout):
+    layout.trust_forge()
+    first = layout.forge_keys.read_text()
+    layout.trust_forge()
+    assert layout.forge_keys.read_text() == first, "the key is kept"
+    forge, kronos = (next(part for part in chosen(()) if part.name == name) for name in ("forge", "kronos"))
+    words = agent_command(forge, layout, "127.0.0.1:1", "required")
+    key = load_or_create_key(Path(words[words.index("--signing-key") + 1]))
+    assert read_trusted_keys(layout.forge_keys) == (key.public,)
+
+    def trusted() -> list[str]:
+        command = agent_command(kronos, layout, "127.0.0.1:1", "required")
+        return [command[k + 1] for k, word in enumerate(command) if word == "--trusted-keys"]
+
+    assert trusted() == [str(layout.forge_keys)]
+    layout.more_keys.write_text(str(key.public))
+    assert trusted() == [str(layout.forge_keys), str(layout.home / "trusted_keys")]
 
 
 async def test_part_that_refuses_fails_the_start_with_its_words(layout, switches):

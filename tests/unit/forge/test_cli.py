@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ytk_core.errors import ExitCode
+from ytk_core.errors import ExitCode, UserError
 from ytk_core.formats.kernel_bundle import render_bundle
+from ytk_core.formats.plugin_manifest import read_plugin_manifest
+from ytk_core.signing import load_or_create_key, verify_manifest
 from ytk_forge.main import main
 from ytk_forge.toolchain import SHIPPED_DIR
 
@@ -21,7 +23,7 @@ from fakes import kernel_bundles as bundles
 def run(mode):
     def body(*args: object):
         runner = CliRunner()
-        sandbox = ["--sandbox", mode] if args[0] in {"build", "check", "toolchains"} else []
+        sandbox = ["--sandbox", mode] if args[0] in {"build", "check", "sign", "toolchains"} else []
         return runner.invoke(main, [*map(str, args), *sandbox])
 
     return body
@@ -123,7 +125,7 @@ class TestSigning:
         (tmp_path / "trusted").write_text(run("key", tmp_path / "key.pem").output)
         refused = run("check", library, "--trusted-keys", tmp_path / "trusted")
         assert "[unsigned_plugin]" in refused.stderr
-        assert "let this pool load unsigned plugins" in refused.stderr
+        assert "--allow-unsigned-plugins" in refused.stderr
 
 
 class TestBuild:
@@ -209,3 +211,33 @@ def test_help_is_light():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]"
     assert "toolchains" in done.stdout
+
+
+class TestSign:
+    @pytest.fixture
+    def key(self, tmp_path) -> Path:
+        path = tmp_path / "key.pem"
+        load_or_create_key(path)
+        return path
+
+    def test_a_library_of_elsewhere_is_audited_and_signed(self, run, library, key):
+        trusted = [load_or_create_key(key).public]
+        beside = library.with_name(library.name + ".manifest.json")
+        before = read_plugin_manifest(beside)
+        with pytest.raises(UserError, match="not signed"):
+            verify_manifest(before, library, trusted)
+        result = run("sign", library, "--signing-key", key)
+        assert result.exit_code == ExitCode.OK, result.stderr
+        assert trusted[0].key_id in result.stdout
+        after = read_plugin_manifest(beside)
+        assert verify_manifest(after, library, trusted) == trusted[0]
+        assert [check.name for check in after.checks] == [check.name for check in before.checks]
+
+    def test_nothing_that_fails_its_audit_is_signed(self, run, library, key):
+        beside = library.with_name(library.name + ".manifest.json")
+        before = beside.read_bytes()
+        library.write_bytes(library.read_bytes()[:-1] + b"x")
+        result = run("sign", library, "--signing-key", key)
+        assert result.exit_code == ExitCode.VERDICT
+        assert "FAILED  digest" in result.stdout
+        assert beside.read_bytes() == before

@@ -152,7 +152,7 @@ async def test_a_jobs_summary_is_what_the_judge_saw(bundle, host_cache, tmp_path
     files = {"engine.tgz": bundle, "reference.npz": make_reference(tmp_path / "r.npz", error=0.05)}
     (tmp_path / "work").mkdir()
     spec = JobSpec(kind=JobKind.ENGINE_VERIFY, params=msgspec.to_builtins(QUICK_VERIFY), measuring=True)
-    handler = VerifyHandler(host_cache, "cpu:7")
+    handler = VerifyHandler(host_cache, "cpu:7", trust=library.CALLER)
     outcome = await run_job_locally(handler, spec, files, tmp_path / "work", log=print)
     summary = outcome.result.summary
     assert (summary["ok"], summary["outputs"], summary["failed"]) == (False, 3, 1)
