@@ -152,7 +152,11 @@ class Stack:
 
     def agent(self, name: str, *options: str) -> Daemon:
         """Start a gate agent."""
-        argv = [sys.executable, "-m", "e2e.gates", "--controller", self.address, "--worker-id", name]
+        return self.part(name, "e2e.gates", *options)
+
+    def part(self, name: str, module: str, *options: str) -> Daemon:
+        """Start a real agent."""
+        argv = [sys.executable, "-m", module, "--controller", self.address, "--worker-id", name]
         argv += ["--token-file", str(self.root / "agent.token"), "--state-dir", str(self.root / name), *options]
         daemon = Daemon(name, argv, self.root / f"{name}.log")
         self._daemons.append(daemon)
