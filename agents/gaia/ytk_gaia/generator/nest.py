@@ -69,6 +69,12 @@ class Nest:
     writes: set[str] = field(default_factory=set)
     sort: SortKeys | None = None
     split: Split | None = None
+    targets: list[Any] = field(default_factory=list)
+    """Where a scatter writes: index expressions over loop variables and values computed in the body."""
+    bounds: dict[str, Any] = field(default_factory=dict)
+    """Name of a value that is used as an index to the number of values that it can have."""
+    joins: list[str] = field(default_factory=list)
+    """Statements that join the state with that of another thread, whose variables are ``other_<name>``."""
 
 
 def loop_variables(count: int) -> list[Any]:
