@@ -39,10 +39,29 @@ _NAMED_NODES = 5
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Plugin to compare the model's custom nodes with; its manifest lies beside it.",
 )
+@click.option(
+    "--second-opinion",
+    is_flag=True,
+    help="Of a model, also ask the real ONNX parser of TensorRT for RTX (extra `second-opinion`; needs no GPU).",
+)
+@click.option(
+    "--sandbox",
+    type=click.Choice(["required", "optional"]),
+    default="required",
+    show_default=True,
+    help="That parser is native code: `optional` runs it even where no sandbox works.",
+)
 @format_option()
 @click.pass_context
 def inspect(
-    context: click.Context, file: Path, arch: str | None, precision: str, plugins: tuple[Path, ...], output: str
+    context: click.Context,
+    file: Path,
+    arch: str | None,
+    precision: str,
+    plugins: tuple[Path, ...],
+    second_opinion: bool,
+    sandbox: str,
+    output: str,
 ) -> None:
     """Explain a file without running it: what a target would refuse or misread, and what to do.
 
@@ -52,7 +71,13 @@ def inspect(
     """
     from ytk_client.inspection import SCHEMA_VERSION, Request, inspect_file
 
-    request = Request.of(arch, precision=precision, plugins=plugins)
+    request = Request.of(
+        arch,
+        precision=precision,
+        plugins=plugins,
+        second_opinion=second_opinion,
+        sandbox="optional" if sandbox == "optional" else "required",
+    )
     try:
         found = inspect_file(file, request)
     except YtkError as err:

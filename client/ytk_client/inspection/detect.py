@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ytk_client.inspection.findings import Inspection
 from ytk_client.inspection.request import Request
-from ytk_core.errors import FormatError
+from ytk_core.errors import FormatError, UserError
 
 _HEAD = 512
 _KNOWN = (
@@ -38,8 +38,16 @@ def inspect_file(path: Path, request: Request) -> Inspection:
 
     Raises:
         FormatError: It is of no kind that the toolkit knows, or a damaged one of its kind; the message says why.
-        UserError: It cannot be read.
+        UserError: It cannot be read; or a second opinion was asked for about something else than a model.
     """
+    found = _inspect(path, request)
+    if request.second_opinion and found.kind != "model":
+        msg = f"{path} is no ONNX model but a file of kind {found.kind}: a parser has nothing to say about it"
+        raise UserError(msg, code="bad_option", hint="Leave out --second-opinion.")
+    return found
+
+
+def _inspect(path: Path, request: Request) -> Inspection:
     if path.is_dir():
         from ytk_client.repro.format import is_repro
 

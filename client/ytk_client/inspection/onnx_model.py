@@ -21,6 +21,7 @@ from ytk_client.inspection.onnx_rules import (
     unknown_findings,
 )
 from ytk_client.inspection.request import Request
+from ytk_client.inspection.second_opinion import ask_parser, opinion_findings, opinion_rows, opinion_table
 from ytk_core.node_contracts import NodeContract, node_contracts_from_onnx
 
 _TOP_OPERATORS = 40
@@ -31,6 +32,7 @@ def inspect_model(path: Path, request: Request) -> Inspection:
 
     Raises:
         FormatError: It is no ONNX model, damaged or hostile; or a plugin that was given is not one.
+        NotAvailableError: A second opinion was asked for, and no parser is installed.
     """
     model = load(path)
     profile = request.profile
@@ -48,11 +50,20 @@ def inspect_model(path: Path, request: Request) -> Inspection:
         *dynamic_findings(model, profile),
         *unknown_findings(model),
     ]
+    content, tables = _content(model, contracts, findings), list(_tables(model, contracts))
+    fields = list(_fields(model))
+    if request.second_opinion:
+        opinion = ask_parser(model, sandbox=request.sandbox)
+        findings += opinion_findings(model, profile, opinion)
+        rows = opinion_rows(model, profile, opinion)
+        fields.append(("second opinion", f"{opinion.parser} refuses {len(opinion.refused)} nodes"))
+        tables.append(opinion_table(profile, opinion, rows))
+        content["second_opinion"] = {"parser": opinion.parser, "nodes": rows, "not_reached": len(opinion.unjudged)}
     return Inspection(
         kind="model",
-        content=_content(model, contracts, findings),
-        fields=tuple(_fields(model)),
-        tables=tuple(_tables(model, contracts)),
+        content=content,
+        fields=tuple(fields),
+        tables=tuple(tables),
         findings=ordered(findings),
         target=f"{profile.name} ({profile.engine} {'.'.join(map(str, profile.engine_version))}, rules of {profile.revision})",
     )

@@ -7,20 +7,34 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ytk_core.archspec import ArchSpec
+from ytk_core.sandbox import SandboxMode
 from ytk_core.targets import DEFAULT_PROFILE, TargetProfile, load_profile
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """The target to judge a file for. ``arch``: only where the user named one; built files are compared with it."""
+    """The target to judge a file for.
+
+    ``arch``: only where the user named one; built files are compared with it. ``second_opinion``: of a model, ask a real parser too.
+    """
 
     profile: TargetProfile
     arch: ArchSpec | None = None
     precision: str = "fp32"
     plugins: Sequence[Path] = ()
+    second_opinion: bool = False
+    sandbox: SandboxMode = "required"
 
     @classmethod
-    def of(cls, target: str | None = None, *, precision: str = "fp32", plugins: Sequence[Path] = ()) -> Request:
+    def of(
+        cls,
+        target: str | None = None,
+        *,
+        precision: str = "fp32",
+        plugins: Sequence[Path] = (),
+        second_opinion: bool = False,
+        sandbox: SandboxMode = "required",
+    ) -> Request:
         """Make a request from an arch spec or a profile's name; None takes the strictest TensorRT profile.
 
         Raises:
@@ -28,4 +42,11 @@ class Request:
         """
         profile = load_profile(target or DEFAULT_PROFILE)
         arch = ArchSpec.parse(target) if target and "-" in target else None
-        return cls(profile=profile, arch=arch, precision=precision, plugins=tuple(plugins))
+        return cls(
+            profile=profile,
+            arch=arch,
+            precision=precision,
+            plugins=tuple(plugins),
+            second_opinion=second_opinion,
+            sandbox=sandbox,
+        )

@@ -122,6 +122,10 @@ GOOD_AND_BAD = [
     ("QuantizeLinear.zero-point", "trt86", node("QuantizeLinear", ranks=(4, 0, 0), dtypes=["float32", "float32", "int8"], constants={1: 1.0, 2: 0}), node("QuantizeLinear", ranks=(4, 0, 0), dtypes=["float32", "float32", "int8"], constants={1: 1.0, 2: 9}), "refuse"),
     ("Dropout.training", "trt86", node("Dropout", ranks=(4, 0, 0), dtypes=["float32", "float32", "bool"], constants={1: 0.5, 2: False}), node("Dropout", ranks=(4, 0, 0), dtypes=["float32", "float32", "bool"], constants={1: 0.5, 2: True}), "refuse"),
     ("Dropout.training-dynamic", "trt86", node("Dropout", ranks=(4,)), node("Dropout", ranks=(4, 0, 0), dtypes=["float32", "float32", "bool"]), "refuse"),
+    ("BatchNormalization.training", "trt86", node("BatchNormalization", ranks=(4, 1, 1, 1, 1), training_mode=0), node("BatchNormalization", ranks=(4, 1, 1, 1, 1), training_mode=1), "refuse"),
+    ("Attention.present-key", "trt1015", node("Attention", 23, ranks=(4, 4, 4)), node("Attention", 23, ranks=(4, 4, 4), outputs=F32[:2]), "refuse"),
+    ("Attention.softcap", "trt1015", node("Attention", 23, ranks=(4, 4, 4), softcap=0.0), node("Attention", 23, ranks=(4, 4, 4), softcap=2.0), "refuse"),
+    ("Attention.softmax-precision", "trt1015", node("Attention", 23, ranks=(4, 4, 4)), node("Attention", 23, ranks=(4, 4, 4), softmax_precision=1), "refuse"),
     ("Einsum.ellipsis", "trt86", node("Einsum", ranks=(2, 2), equation="ij,jk->ik"), node("Einsum", ranks=(2, 2), equation=b"...ij,jk->...ik"), "refuse"),
     ("EyeLike.rank", "trt86", node("EyeLike", ranks=(2,)), node("EyeLike", ranks=(3,)), "rank"),
     ("Gemm.rank", "trt86", node("Gemm", ranks=(2, 2)), node("Gemm", ranks=(3, 2)), "rank"),
@@ -187,6 +191,8 @@ def test_every_executable_tensorrt_rule_has_a_case_above():
         "LpPool.dilations-refused",
         "NonMaxSuppression.rank",
         "LayerNormalization.outputs-2",
+        "Attention.present-value",
+        "Attention.qk-output",
     }
     assert rules - {case[0] for case in GOOD_AND_BAD} == siblings
 
