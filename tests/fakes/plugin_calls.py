@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ytk_core.abi import ctypes_abi as abi
 from ytk_core.dtypes import ONNX_NUMBER, DType
-from ytk_forge.probe import ctypes_abi as abi
 
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64

@@ -9,90 +9,24 @@ from typing import Any
 
 import numpy as np
 
+from ytk_core.abi.ctypes_abi import (
+    ABI_VERSION,
+    MAX_RANK,
+    STATUS,
+    Context,
+    LaunchFn,
+    Tensor,
+    WorkspaceFn,
+    load_table,
+    make_attrs,
+)
 from ytk_core.dtypes import ONNX_NUMBER, DType, storage_dtype
 from ytk_core.errors import CandidateError
 
-ABI_VERSION = 1
-MAX_RANK = 8
 ALIGNMENT = 64
 _GUARD_BYTES = 4096
 _GUARD = 0xA5
-_STATUS = {
-    1: "YTK_BAD_ARITY",
-    2: "YTK_BAD_DTYPE",
-    3: "YTK_BAD_SHAPE",
-    4: "YTK_BAD_ATTRIBUTE",
-    5: "YTK_BAD_VARIANT",
-    6: "YTK_WORKSPACE_TOO_SMALL",
-    7: "YTK_DEVICE_ERROR",
-    8: "YTK_UNSUPPORTED",
-    9: "YTK_BAD_ALIGNMENT",
-}
 Array = np.ndarray[Any, Any]
-
-
-class _Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("dtype", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("dims", ctypes.c_int64 * MAX_RANK),
-        ("format", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
-        ("scale", ctypes.c_float),
-        ("reserved2", ctypes.c_int32),
-    )
-
-
-class _Attr(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("type", ctypes.c_int32),
-        ("count", ctypes.c_int32),
-        ("ints", ctypes.POINTER(ctypes.c_int64)),
-        ("floats", ctypes.POINTER(ctypes.c_double)),
-        ("string", ctypes.c_char_p),
-    )
-
-
-class _Context(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_uint32),
-        ("abi_version", ctypes.c_uint32),
-        ("attrs", ctypes.POINTER(_Attr)),
-        ("attr_count", ctypes.c_int32),
-        ("variant", ctypes.c_int32),
-        ("workspace", ctypes.c_void_p),
-        ("workspace_bytes", ctypes.c_uint64),
-        ("stream", ctypes.c_void_p),
-        ("threads", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
-    )
-
-
-_ARGUMENTS = (ctypes.POINTER(_Context), ctypes.POINTER(_Tensor), ctypes.c_int, ctypes.POINTER(_Tensor), ctypes.c_int)
-_Launch = ctypes.CFUNCTYPE(ctypes.c_int, *_ARGUMENTS)
-_Workspace = ctypes.CFUNCTYPE(ctypes.c_int64, *_ARGUMENTS)
-
-
-class _Table(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_uint32),
-        ("abi_version", ctypes.c_uint32),
-        ("name_space", ctypes.c_char_p),
-        ("name", ctypes.c_char_p),
-        ("version", ctypes.c_char_p),
-        ("nin", ctypes.c_int32),
-        ("nout", ctypes.c_int32),
-        ("variant_count", ctypes.c_int32),
-        ("attr_count", ctypes.c_int32),
-        ("variants", ctypes.c_void_p),
-        ("attrs", ctypes.c_void_p),
-        ("launch", _Launch),
-        ("shape", _Launch),
-        ("workspace", _Workspace),
-        ("meta_digest", ctypes.c_char_p),
-    )
 
 
 class Functions:
@@ -111,17 +45,11 @@ def load_plugin(library: Path) -> Functions:
     Raises:
         CandidateError: It cannot be loaded, or speaks another ABI.
     """
-    handle = _load(library)
     try:
-        entry = handle.ytk_plugin
-    except AttributeError as err:
-        raise _bad(f"{library.name} has no ytk_plugin(): it is no CPU plugin") from err
-    entry.argtypes, entry.restype = (), ctypes.POINTER(_Table)
-    pointer = entry()
-    if not pointer or pointer.contents.abi_version != ABI_VERSION or pointer.contents.size < ctypes.sizeof(_Table):
-        raise _bad(f"{library.name} speaks another ABI than {ABI_VERSION}")
-    table = pointer.contents
-    return Functions(table.launch, table.shape or None, table.workspace or None, handle)
+        table = load_table(library)
+    except OSError as err:
+        raise _bad(f"{library.name} is no CPU plugin that can be loaded here: {err}") from err
+    return Functions(table.launch, table.shape or None, table.workspace or None, table)
 
 
 def load_symbols(library: Path, launch: str, workspace: str | None) -> Functions:
@@ -130,20 +58,14 @@ def load_symbols(library: Path, launch: str, workspace: str | None) -> Functions
     Raises:
         CandidateError: It cannot be loaded, or lacks a symbol.
     """
-    handle = _load(library)
     try:
-        return Functions(
-            _Launch((launch, handle)), None, _Workspace((workspace, handle)) if workspace else None, handle
-        )
-    except AttributeError as err:
-        raise _bad(str(err)) from err
-
-
-def _load(library: Path) -> ctypes.CDLL:
-    try:
-        return ctypes.CDLL(str(library))
+        handle = ctypes.CDLL(str(library))
+        entries = LaunchFn((launch, handle)), WorkspaceFn((workspace, handle)) if workspace else None
     except OSError as err:
         raise _bad(f"the library cannot be loaded: {err}") from err
+    except AttributeError as err:
+        raise _bad(str(err)) from err
+    return Functions(entries[0], None, entries[1], handle)
 
 
 def _bad(message: str) -> CandidateError:
@@ -163,23 +85,10 @@ def _touched(array: Array, raw: Array) -> bool:
     return bool((raw[:start] != _GUARD).any() or (raw[start + array.nbytes :] != _GUARD).any())
 
 
-def _tensor(array: Array, dtype: DType) -> _Tensor:
-    view = _Tensor(data=array.ctypes.data or None, dtype=ONNX_NUMBER[dtype], rank=array.ndim, scale=1.0)
+def _tensor(array: Array, dtype: DType) -> Tensor:
+    view = Tensor(data=array.ctypes.data or None, dtype=ONNX_NUMBER[dtype], rank=array.ndim, scale=1.0)
     view.dims[: array.ndim] = array.shape
     return view
-
-
-def _attributes(values: Mapping[str, Any]) -> Any:
-    array = (_Attr * max(1, len(values)))()
-    for slot, (name, value) in zip(array, values.items(), strict=False):
-        slot.name = name.encode()
-        if isinstance(value, str):
-            slot.type, slot.count, slot.string = 3, len(value.encode()), value.encode()
-        elif any(isinstance(item, float) for item in value):
-            slot.type, slot.count, slot.floats = 2, len(value), (ctypes.c_double * len(value))(*value)
-        else:
-            slot.type, slot.count, slot.ints = 1, len(value), (ctypes.c_int64 * len(value))(*value)
-    return array
 
 
 def call(
@@ -212,14 +121,14 @@ def call(
         guarded_in.append((copy, raw))
     # Not zeros: an output that is never written must not look right.
     guarded_out = [_guarded(shape, storage_dtype(dtype)) for shape, dtype in outputs]
-    ins = (_Tensor * max(1, len(inputs)))(
+    ins = (Tensor * max(1, len(inputs)))(
         *(_tensor(copy, dtype) for (copy, _), (_, dtype) in zip(guarded_in, inputs, strict=True))
     )
-    outs = (_Tensor * max(1, len(outputs)))(
+    outs = (Tensor * max(1, len(outputs)))(
         *(_tensor(array, dtype) for (array, _), (_, dtype) in zip(guarded_out, outputs, strict=True))
     )
-    attrs = _attributes(attributes)
-    context = _Context(size=ctypes.sizeof(_Context), abi_version=ABI_VERSION, variant=variant, threads=1)
+    attrs = make_attrs(attributes)
+    context = Context(size=ctypes.sizeof(Context), abi_version=ABI_VERSION, variant=variant, threads=1)
     context.attrs, context.attr_count = attrs, len(attributes)
     reference = ctypes.byref(context)
     if functions.shape is not None:
@@ -233,7 +142,7 @@ def call(
         context.workspace, context.workspace_bytes = workspace[0].ctypes.data, size
     status = int(functions.launch(reference, ins, len(inputs), outs, len(outputs)))
     if status:
-        raise _bad(f"launch gave {status} ({_STATUS.get(status, 'no status of the ABI')})")
+        raise _bad(f"launch gave {status} ({STATUS.get(status, 'no status of the ABI')})")
     if any(_touched(*pair) for pair in (*guarded_in, *guarded_out, *([workspace] if workspace else []))):
         raise _bad("the kernel wrote outside of its buffers")
     for index, ((copy, _), (array, _)) in enumerate(zip(guarded_in, inputs, strict=True)):
@@ -245,10 +154,10 @@ def call(
 def _check_shapes(
     functions: Functions, reference: Any, ins: Any, count: int, outputs: Sequence[tuple[tuple[int, ...], DType]]
 ) -> None:
-    found = (_Tensor * max(1, len(outputs)))()
+    found = (Tensor * max(1, len(outputs)))()
     status = int(functions.shape(reference, ins, count, found, len(outputs)))
     if status:
-        raise _bad(f"the shape function gave {status} ({_STATUS.get(status, 'no status of the ABI')})")
+        raise _bad(f"the shape function gave {status} ({STATUS.get(status, 'no status of the ABI')})")
     for index, (shape, _) in enumerate(outputs):
         given = tuple(found[index].dims[: max(0, min(found[index].rank, MAX_RANK))])
         if given != shape:

@@ -1,4 +1,4 @@
-"""The kernel ABI: ``ytk_kernel.h`` and where to find it."""
+"""The kernel ABI: ``ytk_kernel.h`` and its ctypes form :mod:`ytk_core.abi.ctypes_abi`, and where to find them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 ABI_VERSION = 1
 MAX_RANK = 8
+CTYPES_DIR = Path(__file__).parent
+"""Holds ``ctypes_abi.py``, for programs that run in a bare interpreter."""
 
 
 def include_dir() -> Path:

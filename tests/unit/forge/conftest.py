@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from ytk_core.abi.ctypes_abi import Table, load_table
 from ytk_core.archspec import ArchSpec, host_arch_specs
 from ytk_core.formats.kernel_bundle import KernelBundle, render_bundle
 from ytk_core.formats.plugin_manifest import PluginManifest
 from ytk_core.sandbox import SandboxMode, detect
 from ytk_forge.build import build_plugin
-from ytk_forge.probe.ctypes_abi import Table, load_table
 from ytk_forge.toolchain import Compiler, Toolchain, find_compiler, toolchain_for
 
 

@@ -360,7 +360,7 @@ class TestTable:
         assert {"arity", "variants", "meta_digest"} <= failed(check(objects / "plugin.so", meta))
 
     def test_abi(self, check, objects, monkeypatch):
-        from ytk_forge.probe import ctypes_abi
+        from ytk_core.abi import ctypes_abi
 
         monkeypatch.setattr(ctypes_abi, "ABI_VERSION", 2)
         assert failed(check(objects / "plugin.so")) == {"abi"}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ytk_forge.probe import ctypes_abi as abi
+from ytk_core.abi import ctypes_abi as abi
 
 from fakes import kernel_bundles as bundles
 from fakes.plugin_calls import aligned, as_aligned, context, launch, workspace_bytes

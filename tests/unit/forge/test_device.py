@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ytk_core.abi.ctypes_abi import Attr, Context, Table, Tensor, load_table
 from ytk_core.archspec import ArchSpec
 from ytk_core.cuda_build import device_flags, launcher_flags
 from ytk_core.errors import CandidateError, NotAvailableError, UserError
@@ -22,7 +23,6 @@ from ytk_forge.device.checks import device_checks, read_device_sections
 from ytk_forge.device.cubin import Cubin, KernelUse, NotCubinError, read_cubin, with_compiler_notes
 from ytk_forge.device.nvrtc import find_nvrtc
 from ytk_forge.device.occupancy import occupancy
-from ytk_forge.probe.ctypes_abi import Attr, Context, Table, Tensor, load_table
 from ytk_forge.readiness import problems
 from ytk_forge.toolchain import DeviceCode, Toolchain
 

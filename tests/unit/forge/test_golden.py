@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from ytk_core.abi.ctypes_abi import call_shape, load_table, make_attrs
 from ytk_core.formats.kernel_bundle import KernelBundle, translation_unit
 from ytk_core.formats.plugin_meta import PluginMeta
 from ytk_core.formats.plugin_meta_checks import load_meta
 from ytk_forge.audit import CHECKS, audit
 from ytk_forge.compile import Units, compile_plugin
-from ytk_forge.probe.ctypes_abi import call_shape, load_table, make_attrs
 from ytk_forge.render import render_table
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "plugin_meta").glob("*.yaml"))

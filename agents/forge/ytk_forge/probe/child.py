@@ -1,4 +1,6 @@
-"""The probe program: ``child.py REQUEST ANSWER`` (both JSON files). Runs bare (``python -I -S``) in the sandbox.
+"""The probe program: ``child.py ABI_DIR REQUEST ANSWER``. Runs bare (``python -I -S``) in the sandbox.
+
+``ABI_DIR`` has ``ctypes_abi.py`` (:data:`ytk_core.abi.CTYPES_DIR`); the other two are JSON files.
 
 Loads the library of the request, reads its table, and calls its shape function on the request's cases. The library's
 code runs here and may do anything: the answer is a claim, and the parent compares it.
@@ -12,13 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# -I leaves the script's own directory out.
-sys.path.insert(0, str(Path(__file__).parent))
-import ctypes_abi  # type: ignore[import-not-found]  # beside this file, found only by a bare interpreter
 
-
-def main(request_path: str, answer_path: str) -> None:
+def main(abi_dir: str, request_path: str, answer_path: str) -> None:
     """Answer one request."""
+    sys.path.insert(0, abi_dir)
+    import ctypes_abi  # type: ignore[import-not-found]  # found only by a bare interpreter
+
     request: dict[str, Any] = json.loads(Path(request_path).read_text(encoding="utf-8"))
     answer: dict[str, Any]
     try:

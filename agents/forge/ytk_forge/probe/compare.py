@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ytk_core.abi import ctypes_abi
 from ytk_core.dtypes import ONNX_NUMBER
 from ytk_core.formats.plugin_manifest import CheckResult
 from ytk_core.formats.plugin_meta import FORMAT_NUMBER, AttributeType, PluginMeta, TensorType
 from ytk_core.formats.plugin_meta_checks import meta_digest
-from ytk_forge.probe import ctypes_abi
 from ytk_forge.probe.run import Answer
 from ytk_forge.render import ATTRIBUTE_NUMBER
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from ytk_core.abi import include_dir
+from ytk_core.abi import CTYPES_DIR, include_dir
 from ytk_core.digests import digest_bytes
 from ytk_core.errors import ToolkitError, UserError
 from ytk_core.formats import shape_expr
@@ -170,13 +170,13 @@ def run_probe(
                 "cases": msgspec.to_builtins(cases),
             }
             request.write_text(json.dumps(asked), encoding="utf-8")
-            program = [sys.executable, "-I", "-S", str(_CHILD)]
+            program = [sys.executable, "-I", "-S", str(_CHILD), str(CTYPES_DIR)]
         done = run_confined(
             [*program, str(request), str(answer_file)],
             workdir,
             mode=mode,
             wall_limit_s=PROBE_LIMIT_S,
-            read_only=[_CHILD.parent, *(Path(path) for path in toolchain.probe.libraries)],
+            read_only=[_CHILD.parent, CTYPES_DIR, *(Path(path) for path in toolchain.probe.libraries)],
         )
         if done.timed_out:
             return Answer(problem=f"did not return within {PROBE_LIMIT_S:g} s")

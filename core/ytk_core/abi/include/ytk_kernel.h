@@ -48,7 +48,8 @@ enum ytk_status {
   YTK_WORKSPACE_TOO_SMALL = 6,
   YTK_DEVICE_ERROR = 7,
   YTK_UNSUPPORTED = 8,
-  YTK_BAD_ALIGNMENT = 9
+  YTK_BAD_ALIGNMENT = 9,
+  YTK_OVERFLOW = 10 /* more results than the declared maximum has place for */
 };
 
 /* A tensor the caller owns. data: on the device of the kernel's kind; NULL in shape(). dims[i] is -1 where unknown

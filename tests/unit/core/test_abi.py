@@ -5,14 +5,18 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from ytk_core.abi import ABI_VERSION, MAX_RANK, include_dir
+from ytk_core.abi import ABI_VERSION, CTYPES_DIR, MAX_RANK, include_dir
+from ytk_core.abi import ctypes_abi as abi
 from ytk_core.dtypes import ONNX_NUMBER
 from ytk_core.formats.plugin_meta import FORMAT_NUMBER, AttributeType
-from ytk_forge.probe import ctypes_abi as abi
 from ytk_forge.render import ATTRIBUTE_NUMBER
+
+MOVING = {"candidate_runner.py"}
 
 STRUCTS = {
     "ytk_tensor": abi.Tensor,
@@ -75,4 +79,24 @@ def test_numbers(header_says):
     for kind, number in ATTRIBUTE_NUMBER.items():
         assert header_says[f"YTK_ATTR_{kind.value.upper()}"] == number
     assert set(ATTRIBUTE_NUMBER) == set(AttributeType)
-    assert header_says["YTK_BAD_ALIGNMENT"] == 9
+    header = (include_dir() / "ytk_kernel.h").read_text()
+    body = re.search(r"enum ytk_status {(.*?)}", header, re.S)
+    assert body is not None
+    assert {int(number): name for name, number in re.findall(r"(YTK_\w+) = (\d+)", body[1])} == abi.STATUS
+
+
+def test_bare_interpreters_can_import_it():
+    """Sandboxed programs have neither our packages nor site-packages."""
+    script = f"import sys; sys.path.insert(0, {str(CTYPES_DIR)!r}); import ctypes_abi; print(ctypes_abi.ABI_VERSION)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == str(ABI_VERSION)
+
+
+def test_nobody_else_writes_the_structures():
+    """Three copies would drift apart one by one, and each would be read as garbage."""
+    root = Path(__file__).parents[3]
+    sources = [path for part in ("agents", "client", "core", "controller") for path in (root / part).rglob("*.py")]
+    found = [path for path in sources if '("workspace_bytes",' in path.read_text(encoding="utf-8")]
+    assert [path.name for path in found if path.name not in MOVING] == ["ctypes_abi.py"]

@@ -1,16 +1,35 @@
-"""The kernel ABI (``ytk_kernel.h``, ABI 1) for ctypes.
+"""The kernel ABI (``ytk_kernel.h``, ABI 1) for ctypes: the only place where its structures are written in Python.
 
-Imports nothing but the standard library: the audit's probe runs this file in a bare, sandboxed interpreter.
+Imports nothing but the standard library. Programs that run in a bare, sandboxed interpreter (``python -I -S``) put
+:data:`ytk_core.abi.CTYPES_DIR` on their path and ``import ctypes_abi``; everybody else imports it from the package.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 ABI_VERSION = 1
 MAX_RANK = 8
+
+
+STATUS = {
+    0: "YTK_OK",
+    1: "YTK_BAD_ARITY",
+    2: "YTK_BAD_DTYPE",
+    3: "YTK_BAD_SHAPE",
+    4: "YTK_BAD_ATTRIBUTE",
+    5: "YTK_BAD_VARIANT",
+    6: "YTK_WORKSPACE_TOO_SMALL",
+    7: "YTK_DEVICE_ERROR",
+    8: "YTK_UNSUPPORTED",
+    9: "YTK_BAD_ALIGNMENT",
+    10: "YTK_OVERFLOW",
+}
+"""``enum ytk_status``: what launch and shape return."""
+ATTR_INTS, ATTR_FLOATS, ATTR_STRING = 1, 2, 3
 
 
 class Tensor(ctypes.Structure):
@@ -192,15 +211,16 @@ def call_shape(
     return 0, [list(outputs[i].dims[: outputs[i].rank]) for i in range(table.nout)]
 
 
-def make_attrs(values: dict[str, list[int] | list[float] | str]) -> ctypes.Array[Attr]:
-    """Build the attribute array of a context; it keeps its contents alive."""
+def make_attrs(values: Mapping[str, Any]) -> ctypes.Array[Attr]:
+    """Build the attribute array of a context from lists of integers or floats, or strings; it keeps its contents alive."""
     array = (Attr * len(values))()
     for slot, (name, value) in zip(array, values.items(), strict=True):
         slot.name = name.encode()
         if isinstance(value, str):
-            slot.type, slot.count, slot.string = 3, len(value.encode()), value.encode()
+            slot.type, slot.count, slot.string = ATTR_STRING, len(value.encode()), value.encode()
         elif any(isinstance(item, float) for item in value):
-            slot.type, slot.count, slot.floats = 2, len(value), (ctypes.c_double * len(value))(*value)
+            slot.type, slot.count, slot.floats = ATTR_FLOATS, len(value), (ctypes.c_double * len(value))(*value)
         else:
-            slot.type, slot.count, slot.ints = 1, len(value), (ctypes.c_int64 * len(value))(*(int(v) for v in value))
+            numbers = (ctypes.c_int64 * len(value))(*(int(item) for item in value))
+            slot.type, slot.count, slot.ints = ATTR_INTS, len(value), numbers
     return array
