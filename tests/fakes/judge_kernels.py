@@ -14,6 +14,7 @@ from ytk_core.formats.kernel_bundle import KernelBundle, render_bundle
 from ytk_core.formats.plugin_meta import (
     SCHEMA_VERSION,
     DeploymentTarget,
+    Extent,
     Generator,
     InputDecl,
     Launcher,
@@ -40,6 +41,10 @@ def make_task(timed=4, shape=(ROWS, COLUMNS)):
     for k in range(timed + 2):
         x = rng.standard_normal(shape).astype(np.float32)
         w = rng.standard_normal(shape[1]).astype(np.float32)
+        if k == 1:
+            # Almost the sample before: who recognises inputs by a part of them is wrong here.
+            x, w = samples[0].inputs[0].copy(), samples[0].inputs[1]
+            x.reshape(-1)[-1] += 1
         y = x.astype(np.float64) * w.astype(np.float64) + 1
         samples.append(Sample((x, w), (y,)))
         name = f"random-{k}" if k >= 2 else f"structured-{k}"
@@ -87,6 +92,7 @@ def make_meta(**changes):
 HEADER = """\
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,14 +105,19 @@ HEADER = """\
 #include <time.h>
 #include <unistd.h>
 """
+# What the contract excludes is refused, as the ABI asks of a launcher.
+CHECKS = f"""
+  if (in[0].dims[0] != {ROWS} || in[0].dims[1] != {COLUMNS} || in[1].dims[0] != {COLUMNS}) return YTK_BAD_SHAPE;"""
+ANY_SHAPE = """
+  if (in[0].dims[0] < 0 || in[0].dims[1] < 0 || in[1].dims[0] != in[0].dims[1]) return YTK_BAD_SHAPE;"""
 HONEST = "for (int64_t i = 0; i < n; ++i) y[i] = x[i] * w[i % columns] + 1.0f;"
 
 
-def kernel(body, before="", header=HEADER, **meta):
+def kernel(body, before="", header=HEADER, checks=CHECKS, **meta):
     source = f"""
 {before}
 extern "C" int ytk_launch(const ytk_context* ctx, const ytk_tensor* in, int nin, ytk_tensor* out, int nout) {{
-  if (nin != 2 || nout != 1) return YTK_BAD_ARITY;
+  if (nin != 2 || nout != 1) return YTK_BAD_ARITY;{checks}
   (void)ctx;
   float* x = (float*)in[0].data;
   float* w = (float*)in[1].data;
@@ -161,6 +172,43 @@ def cheats(secret, port):
             wrong,
         ),
         "first_calls_only": Case(kernel(f"static int calls = 0; if (++calls > 4) return 0; {HONEST}"), wrong),
+        "cached_by_content": Case(
+            kernel(
+                "static float key[16], kept[1 << 16]; if (!memcmp(key, x, sizeof key)) { memcpy(y, kept, n * 4); return 0; }"
+                f"{HONEST} memcpy(key, x, sizeof key); memcpy(kept, y, n * 4);"
+            ),
+            wrong,
+            ("structured-1",),
+        ),
+        "detects_the_warm_up": Case(
+            kernel(
+                "static int calls = 0; static float kept[1 << 16];"
+                f"if (++calls > 3) {{ memcpy(y, kept, n * 4); return 0; }} {HONEST} memcpy(kept, y, n * 4);"
+            ),
+            wrong,
+            ("random-",),
+        ),
+        "works_without_being_called": Case(
+            kernel(
+                "static All all; static bool begun = false; all = {x, w, y, n, columns};"
+                f"{HONEST} if (!begun) {{ begun = true; pthread_t id; pthread_create(&id, nullptr, run, &all); }}",
+                "struct All { float *x, *w; volatile float* y; int64_t n, columns; };"
+                "static void* run(void* p) { for (;;) { auto [x, w, y, n, columns] = *(All*)p;"
+                "for (int64_t i = 0; i < n; ++i) y[i] = x[i] * w[i % columns] + 1.0f; } return nullptr; }",
+            ),
+            Verdict.NOT_USED,
+            ("launcher had not been called",),
+        ),
+        "has_another_library": Case(
+            kernel(
+                f'static void* other = dlopen("libresolv.so.2", RTLD_NOW); if (!other) return YTK_UNSUPPORTED; {HONEST}'
+            ),
+            Verdict.NOT_USED,
+            ("libresolv",),
+        ),
+        "hard_coded_shape": Case(
+            kernel(HONEST, checks=""), Verdict.WRONG_SHAPE, ("input 0", f"declared as {ROWS}", "refuses")
+        ),
         "later_thread": Case(
             kernel(
                 "static Later later; later = {x, w, y, n, columns}; pthread_t id; pthread_create(&id, nullptr, run, &later);",
@@ -254,6 +302,30 @@ def cheats(secret, port):
             ),
             Verdict.NONDETERMINISTIC,
         ),
+        "race": Case(
+            kernel(
+                f"{HONEST} shared = 0; pthread_t id[4]; for (auto& one : id) pthread_create(&one, nullptr, count, nullptr);"
+                "for (auto one : id) pthread_join(one, nullptr);"
+                "for (int k = 0; k < 8; ++k) { uint32_t b; memcpy(&b, &y[5 + k], 4); b ^= (shared >> k) & 1; memcpy(&y[5 + k], &b, 4); }",
+                "static volatile int shared; static void* count(void*) {"
+                " for (int i = 0; i < 300; ++i) { int v = shared; sched_yield(); shared = v + 1; } return nullptr; }",
+            ),
+            Verdict.NONDETERMINISTIC,
+            ("two calls on the same input",),
+        ),
+        "promises_an_untested_range": Case(
+            kernel(
+                HONEST,
+                checks=ANY_SHAPE,
+                inputs=[
+                    InputDecl(name="x", rank=2, dims=[None, COLUMNS]),
+                    InputDecl(name="w", rank=1, dims=[COLUMNS]),
+                ],
+                extents=[Extent(input=0, axis=0, min=1, opt=ROWS, max=4096)],
+            ),
+            Verdict.WRONG_SHAPE,
+            ("1 to 4096", "tested at"),
+        ),
         "wrong_input_shape": Case(
             kernel(
                 HONEST,
@@ -314,6 +386,8 @@ HONEST_KERNELS = {
     ),
     "honest_talker": kernel(f'puts("hello"); fflush(stdout); {HONEST}'),
     "honest_any_shape": kernel(
-        HONEST, inputs=[InputDecl(name="x", rank=2, dims=[None, None]), InputDecl(name="w", rank=1, dims=[None])]
+        HONEST,
+        checks=ANY_SHAPE,
+        inputs=[InputDecl(name="x", rank=2, dims=[None, None]), InputDecl(name="w", rank=1, dims=[None])],
     ),
 }

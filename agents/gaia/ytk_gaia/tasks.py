@@ -17,15 +17,17 @@ def evaluate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     """Judge candidates. Trusted code without torch; it starts each candidate in a sandbox of its own.
 
     Args:
-        task: ``arch_spec``, ``budget_s``, ``threads``, ``sandbox_mode``, and optionally ``worker_id``, ``device_uid``.
+        task: ``arch_spec``, ``budget_s``, ``threads``, ``sandbox_mode``, and optionally ``worker_id``, ``device_uid``, ``baseline``
+            (id of the candidate to compare with), ``rates`` (path of this machine's record of memory rates).
         workdir: Has ``in/task.json``, ``in/task.npz``, ``in/candidates/<id>.py``; gets ``out/evaluation.json``.
 
     Returns:
         ``verdicts``: id to verdict.
     """
+    from ytk_core.agent.tasks import report_progress
     from ytk_core.archspec import ArchSpec
-    from ytk_gaia.evaluator.judge import JudgeOptions
     from ytk_gaia.evaluator.judge import evaluate as judge
+    from ytk_gaia.evaluator.options import JudgeOptions
     from ytk_gaia.evaluator.verdicts import write_evaluation
     from ytk_gaia.task_format import read_task
 
@@ -37,6 +39,9 @@ def evaluate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         mode=task["sandbox_mode"],
         worker_id=task.get("worker_id", ""),
         device_uid=task.get("device_uid", ""),
+        baseline=task.get("baseline", ""),
+        rates=Path(task["rates"]) if task.get("rates") else None,
+        progress=report_progress,
     )
     evaluation = judge(read_task(given), candidates, ArchSpec.parse(task["arch_spec"]), workdir, options)
     (workdir / "out").mkdir(exist_ok=True)

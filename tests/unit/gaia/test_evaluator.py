@@ -13,6 +13,7 @@ import pytest
 from ytk_core.archspec import ArchSpec
 from ytk_core.dtypes import DType
 from ytk_gaia.evaluator import judge
+from ytk_gaia.evaluator.options import JudgeOptions
 from ytk_gaia.evaluator.session import Limits
 from ytk_gaia.evaluator.verdicts import Verdict, read_evaluation, write_evaluation
 from ytk_gaia.task_format import Sample, Task, TaskTensor, read_task, write_task
@@ -38,7 +39,7 @@ def judged(tmp_path_factory):
         listener.setblocking(False)
         cases = cheats(secret, listener.getsockname()[1])
         texts = {name: case.text for name, case in cases.items()} | HONEST_KERNELS
-        options = judge.JudgeOptions(budget_s=250, threads=2, mode="required", limits=Limits(start_s=20, call_s=2))
+        options = JudgeOptions(budget_s=250, threads=2, mode="required", limits=Limits(start_s=20, call_s=2))
         evaluation = judge.evaluate(make_task(), texts, ARCH, directory, options)
         connections = 0
         try:
@@ -62,8 +63,9 @@ def test_a_cheat_gets_its_verdict(judged, name):
 def test_an_honest_kernel_passes(judged, name):
     result = judged.results[name]
     assert result.verdict is Verdict.PASSED, f"{result.reason}\n{result.log}"
-    assert result.processes == 2
-    assert len(result.times_ms) == 2 * 4
+    # Two processes for a verdict; the faster half gets more, and the finalists' times are those of the finals.
+    assert result.processes >= 2
+    assert len(result.times_ms) in {2 * 4, result.processes * 4}
     assert 0 < result.min_ms <= result.median_ms
     assert 0 < result.worst_error <= 1
 
@@ -96,14 +98,14 @@ def loose(task, atol):
 
 
 def test_a_task_that_a_constant_passes_proves_nothing(tmp_path):
-    options = judge.JudgeOptions(mode="optional")
+    options = JudgeOptions(mode="optional")
     evaluation = judge.evaluate(loose(make_task(), 100.0), {"honest": kernel(HONEST)}, ARCH, tmp_path, options)
     assert evaluation.candidates[0].verdict is Verdict.NO_EVIDENCE
     assert "zeros" in evaluation.candidates[0].reason
 
 
 def test_an_exhausted_budget_is_no_evidence(tmp_path):
-    options = judge.JudgeOptions(mode="optional", budget_s=0.0)
+    options = JudgeOptions(mode="optional", budget_s=0.0)
     evaluation = judge.evaluate(make_task(), {"honest": kernel(HONEST)}, ARCH, tmp_path, options)
     assert evaluation.candidates[0].verdict is Verdict.NO_EVIDENCE
     assert "budget" in evaluation.candidates[0].reason
@@ -174,4 +176,4 @@ def test_an_arch_spec_of_a_gpu_is_the_users_error(tmp_path):
 
     gpu = ArchSpec.parse("arm64-sm87-dos6010-cu114-trt86")
     with pytest.raises(UserError):
-        judge.evaluate(make_task(), {"honest": kernel(HONEST)}, gpu, tmp_path, judge.JudgeOptions(mode="optional"))
+        judge.evaluate(make_task(), {"honest": kernel(HONEST)}, gpu, tmp_path, JudgeOptions(mode="optional"))

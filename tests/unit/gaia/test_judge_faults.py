@@ -15,8 +15,12 @@ import numpy as np
 import pytest
 
 from ytk_core.formats.kernel_bundle import parse_bundle
-from ytk_gaia.evaluator import arena, compare, judge, session
+from ytk_gaia.evaluator import arena, compare, floor, judge, prepare, rounds, session, side_by_side
+from ytk_gaia.evaluator.floor import Floors
+from ytk_gaia.evaluator.options import JudgeOptions
+from ytk_gaia.evaluator.reference import build_reference
 from ytk_gaia.evaluator.session import Limits
+from ytk_gaia.evaluator.track import Track
 from ytk_gaia.evaluator.verdicts import Verdict
 from ytk_gaia.task_format import Task
 
@@ -48,18 +52,19 @@ def inputs_not_compared(patch):
 
 
 def bits_not_compared(patch):
-    patch.setattr(judge, "digest_bytes", lambda _raw: "the same")
+    patch.setattr(rounds, "digest_bytes", lambda _raw: "the same")
 
 
 def only_the_first_calls_judged(patch):
-    judge_call, counts = judge._judge_call, {}
+    judge_call, counts = rounds.judge_call, {}
 
     def first_only(track, task, sample, call):
         counts[track.id] = counts.get(track.id, 0) + 1
         if counts[track.id] <= 3:
             judge_call(track, task, sample, call)
 
-    patch.setattr(judge, "_judge_call", first_only)
+    patch.setattr(rounds, "judge_call", first_only)
+    patch.setattr(side_by_side, "judge_call", first_only)
 
 
 def last_element_not_compared(patch):
@@ -78,21 +83,33 @@ def nan_is_right(patch):
 
 
 def loose_limits(patch):
-    judge_sample = judge.judge_sample
+    judge_sample = rounds.judge_sample
 
     def loose(task, sample, raws):
         limits = tuple(msgspec.structs.replace(s, atol=(0.2,)) for s in task.spec.samples)
         return judge_sample(Task(msgspec.structs.replace(task.spec, samples=limits), task.samples), sample, raws)
 
-    patch.setattr(judge, "judge_sample", loose)
+    patch.setattr(rounds, "judge_sample", loose)
 
 
 def no_floor(patch):
-    patch.setattr(judge, "floor_ns", lambda *_args: 0.0)
+    patch.setattr(floor.Floors, "floor_ns", property(lambda _self: 0.0))
 
 
 def only_the_process_clock(patch):
-    patch.setattr(judge, "_unseen", lambda *_args: 0)
+    patch.setattr(rounds, "unseen_ns", lambda *_args: 0)
+
+
+def no_control(patch):
+    patch.setattr(session.Session, "control", lambda *_args: None)
+
+
+def foreign_libraries_ignored(patch):
+    patch.setattr(rounds, "foreign", lambda *_args: [])
+
+
+def edges_not_tried(patch):
+    patch.setattr(rounds, "check_edges", lambda *_args: None)
 
 
 def no_sandbox(patch):
@@ -148,6 +165,9 @@ FAULTS = [
     Fault(loose_limits, "reduced_precision"),
     Fault(no_floor, "stops_the_clock"),
     Fault(only_the_process_clock, "slows_the_clock"),
+    Fault(no_control, "works_without_being_called"),
+    Fault(foreign_libraries_ignored, "has_another_library"),
+    Fault(edges_not_tried, "hard_coded_shape"),
     Fault(no_sandbox, "reads_expected_data"),
     Fault(late_look, "later_thread"),
 ]
@@ -159,19 +179,23 @@ def built(tmp_path_factory):
     """Compile every kernel once, and give what the judge's ``build`` would."""
     directory = tmp_path_factory.mktemp("built")
     texts = {fault.escapes: CASES[fault.escapes].text for fault in FAULTS}
-    tracks = [judge._Track(name) for name in texts]
-    judge._prepare_all(tracks, texts, make_task(), ARCH, directory, "required", float("inf"))
+    tracks = [Track(name) for name in texts]
+    prepare.prepare_all(tracks, texts, make_task(), ARCH, directory, "required", float("inf"))
     libraries = {parse_bundle(texts[t.id], t.id).source: t.built for t in tracks if t.built}
     assert len(libraries) == len(FAULTS)
-    return libraries
+    like = next(t.bundle for t in tracks if t.bundle)
+    limits = Limits(start_s=60, call_s=20)
+    reference = build_reference(like, make_task(), ARCH, directory, 1, "required", limits)
+    return libraries | {"reference": reference}
 
 
 @contextmanager
 def seeded(fault, built):
     with pytest.MonkeyPatch.context() as patch:
-        plain = judge.build
-        patch.setattr(judge, "build", lambda bundle, *args: built.get(bundle.source) or plain(bundle, *args))
-        patch.setattr(judge, "_calibrated", lambda *_args: judge._Clock(1000, 50_000))
+        plain = prepare.build
+        patch.setattr(prepare, "build", lambda bundle, *args: built.get(bundle.source) or plain(bundle, *args))
+        patch.setattr(judge, "build_reference", lambda *_args: built["reference"])
+        patch.setattr(judge, "_references", lambda *_args: Floors(1000, 50_000, 50_000, 100.0))
         fault.seed(patch)
         yield
 
@@ -184,7 +208,7 @@ def in_order(case: Case, result) -> bool:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.seed.__name__)
 def test_a_fault_in_the_judge_shows_in_the_suite(fault, built, tmp_path):
     name, case = fault.escapes, CASES[fault.escapes]
-    options = judge.JudgeOptions(threads=1, mode="required", limits=Limits(start_s=60, call_s=20))
+    options = JudgeOptions(threads=1, mode="required", limits=Limits(start_s=60, call_s=20))
     results = {}
     for word, faults in (("sound", lambda _patch: None), ("faulty", fault.seed)):
         with seeded(Fault(faults, name), built):

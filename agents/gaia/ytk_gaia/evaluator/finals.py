@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from ytk_gaia.evaluator.verdicts import PairedRatio
 
-MAX_FINALISTS = 4
 COLD_SAMPLES = 5
 _RESAMPLES = 2000
 _CONFIDENCE = 0.95

@@ -25,7 +25,7 @@ import numpy as np
 from ytk_core.dtypes import ONNX_NUMBER, itemsize
 from ytk_core.sandbox import SandboxMode, SandboxPolicy, wrap
 from ytk_gaia.evaluator import candidate_runner
-from ytk_gaia.evaluator.arena import Arena, Buffer, Kind, Layout, Placement, new_descriptor, plan
+from ytk_gaia.evaluator.arena import ALIGNMENT, Arena, Buffer, Kind, Layout, Placement, new_descriptor, plan
 from ytk_gaia.evaluator.build import child_mark, end_group, tail
 from ytk_gaia.evaluator.cpu_clock import cpu_ns, worker_below
 from ytk_gaia.evaluator.verdicts import Verdict
@@ -46,6 +46,7 @@ _STATUS_NAME = {
     6: "YTK_WORKSPACE_TOO_SMALL",
     7: "YTK_DEVICE_ERROR",
     8: "YTK_UNSUPPORTED",
+    9: "YTK_BAD_ALIGNMENT",
 }
 
 
@@ -95,6 +96,7 @@ class Call:
         inner_ns: Wall time by the process's own clock.
         outer_ns: Wall time by the judge's clock, with everything around the call.
         cpu_ns: Processor time of all threads, with everything around the call; None where the kernel does not say.
+        idle_ns: Processor time since the call before, while the process had nothing to do; 0 where the kernel does not say.
         outputs: As copied aside right after the call.
     """
 
@@ -102,6 +104,7 @@ class Call:
     outer_ns: int
     cpu_ns: int | None
     outputs: tuple[Array, ...]
+    idle_ns: int = 0
 
 
 def _bytes_of(tensor: TaskTensor) -> int:
@@ -128,6 +131,7 @@ class Session:
         placement: Which end of each buffer touches a forbidden page.
         mode: Whether a sandbox is required.
         limits: How long to wait.
+        alignment: Of inputs and outputs, in bytes: what the candidate's contract asks for.
 
     Raises:
         CandidateFaultError: It did not even start.
@@ -135,15 +139,24 @@ class Session:
     """
 
     def __init__(
-        self, library: Path, task: TaskSpec, threads: int, placement: Placement, mode: SandboxMode, limits: Limits
+        self,
+        library: Path,
+        task: TaskSpec,
+        threads: int,
+        placement: Placement,
+        mode: SandboxMode,
+        limits: Limits,
+        alignment: int = ALIGNMENT,
     ) -> None:
         self._task = task
         self._limits = limits
         self._placement = placement
         self._threads = threads
         self._arena: Arena | None = None
+        self._alignment = alignment
         self._unread = b""
         self._worker = 0
+        self._cpu_after: int | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in __exit__
         self._descriptor = new_descriptor()
         sizes = sum(_bytes_of(t) for t in (*task.inputs, *task.outputs, *task.outputs))
@@ -277,7 +290,11 @@ class Session:
         if not 0 <= workspace <= MAX_WORKSPACE_BYTES:
             raise CandidateFaultError(Verdict.RUNTIME_ERROR, f"it asks for {workspace} bytes of workspace")
         layout = plan(
-            [_bytes_of(t) for t in task.inputs], [_bytes_of(t) for t in task.outputs], workspace, self._placement
+            [_bytes_of(t) for t in task.inputs],
+            [_bytes_of(t) for t in task.outputs],
+            workspace,
+            self._placement,
+            self._alignment,
         )
         try:
             self._arena = Arena(layout, self._descriptor, _CANARY[self._placement])
@@ -316,25 +333,12 @@ class Session:
         arena = self._arena
         assert arena is not None
         layout = arena.layout
-        if self._pending():
-            raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process answered twice")
-        fed = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in inputs]
-        for buffer, raw in zip(layout.of(Kind.INPUT), fed, strict=True):
-            arena.view(buffer)[:] = raw
-        for kind in (Kind.OUTPUT, Kind.SNAPSHOT, Kind.WORKSPACE):
-            for buffer in layout.of(kind):
-                arena.view(buffer)[:] = _POISON[self._placement]
-        nonce = secrets.token_hex(8)
+        fed = self._feed(arena, inputs)
         cpu_before = cpu_ns(self._worker)
         started = time.perf_counter_ns()
-        self._say(f"{'cold' if flush else 'go'} {nonce}")
-        answer = self._answer(self._limits.call_s)
+        status, inner = self._ask("cold" if flush else "go")
         outer = time.perf_counter_ns() - started
         cpu_after = cpu_ns(self._worker)
-        found = re.fullmatch(rf"done {nonce} (-?\d{{1,11}}) (-?\d{{1,18}})", answer)
-        if not found:
-            raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process speaks out of turn")
-        status, inner = int(found[1]), int(found[2])
         if status != 0:
             raise CandidateFaultError(
                 Verdict.RUNTIME_ERROR, f"launch returned {status} ({_STATUS_NAME.get(status, 'no known status')})"
@@ -347,7 +351,76 @@ class Session:
                     Verdict.WRONG_VALUE, f"output {index} changed after the launcher had returned"
                 )
         cpu = None if cpu_before is None or cpu_after is None else cpu_after - cpu_before
-        return Call(inner, outer, cpu, snapshots)
+        idle = 0 if cpu_before is None or self._cpu_after is None else cpu_before - self._cpu_after
+        self._cpu_after = cpu_after
+        return Call(inner, outer, cpu, snapshots, idle)
+
+    def control(self, inputs: Sequence[Array]) -> None:
+        """Give the process fresh inputs and poisoned outputs, and let it *not* call the kernel.
+
+        Raises:
+            CandidateFaultError: NOT_USED: an output was written all the same; or as :meth:`call`.
+        """
+        arena = self._arena
+        assert arena is not None
+        fed = self._feed(arena, inputs)
+        self._ask("skip")
+        self._inspect(arena, fed)
+        self._cpu_after = None
+        for kind in (Kind.SNAPSHOT, Kind.OUTPUT):
+            for buffer in arena.layout.of(kind):
+                if (arena.view(buffer) != _POISON[self._placement]).any():
+                    raise CandidateFaultError(
+                        Verdict.NOT_USED, f"output {buffer.index} was written although the launcher had not been called"
+                    )
+
+    def refuses(self, index: int, axis: int, extent: int) -> bool:
+        """Call the kernel with another extent than its buffers have, which its contract excludes; say whether it refused.
+
+        Raises:
+            CandidateFaultError: It died, took too long, or wrote where it must not.
+        """
+        arena = self._arena
+        assert arena is not None
+        if self._pending():
+            raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process answered twice")
+        self._cpu_after = None
+        status, _ = self._ask("try", f" {index} {axis} {extent}")
+        damaged = arena.damaged()
+        if damaged:
+            raise CandidateFaultError(Verdict.OUT_OF_BOUNDS, f"it wrote beside {damaged}")
+        return status != 0
+
+    def mapped_files(self) -> frozenset[str]:
+        """Give the paths of the files in the process's memory; empty where the kernel does not let us look."""
+        try:
+            text = Path(f"/proc/{self._worker}/maps").read_text(errors="replace")
+        except OSError:
+            return frozenset()
+        fields = (line.split(maxsplit=5) for line in text.splitlines())
+        return frozenset(parts[5] for parts in fields if len(parts) > 5 and parts[5].startswith("/"))
+
+    def _feed(self, arena: Arena, inputs: Sequence[Array]) -> list[Array]:
+        """Write inputs, poison everything else; give the inputs as bytes."""
+        if self._pending():
+            raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process answered twice")
+        layout = arena.layout
+        fed = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in inputs]
+        for buffer, raw in zip(layout.of(Kind.INPUT), fed, strict=True):
+            arena.view(buffer)[:] = raw
+        for kind in (Kind.OUTPUT, Kind.SNAPSHOT, Kind.WORKSPACE):
+            for buffer in layout.of(kind):
+                arena.view(buffer)[:] = _POISON[self._placement]
+        return fed
+
+    def _ask(self, word: str, more: str = "") -> tuple[int, int]:
+        """Give a command and take its answer: status and nanoseconds."""
+        nonce = secrets.token_hex(8)
+        self._say(f"{word} {nonce}{more}")
+        found = re.fullmatch(rf"done {nonce} (-?\d{{1,11}}) (-?\d{{1,18}})", self._answer(self._limits.call_s))
+        if not found:
+            raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process speaks out of turn")
+        return int(found[1]), int(found[2])
 
     def _inspect(self, arena: Arena, fed: Sequence[Array]) -> None:
         damaged = arena.damaged()

@@ -11,7 +11,7 @@ import msgspec
 from ytk_core.conditions import Conditions
 from ytk_core.errors import FormatError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 class Verdict(enum.StrEnum):
@@ -28,6 +28,7 @@ class Verdict(enum.StrEnum):
     OUT_OF_BOUNDS = "OUT_OF_BOUNDS"
     MUTATED_INPUT = "MUTATED_INPUT"
     IMPOSSIBLE_TIME = "IMPOSSIBLE_TIME"
+    NOT_USED = "NOT_USED"
     NO_EVIDENCE = "NO_EVIDENCE"
 
 
@@ -52,6 +53,7 @@ class CandidateResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     ``times_ms``: one per timed call in warm cache, in order. ``cold_ms``: median with the caches flushed before each call; only of
     finalists, and only reported: the candidate's process does the flushing. ``ratio``: of finalists, to the best one.
+    ``baseline``: to the baseline kernel, from calls side by side; of every passed one where there is a baseline.
     ``worst_error``: largest error over its limit, at most 1 where PASSED.
     """
 
@@ -67,6 +69,7 @@ class CandidateResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     log: str = ""
     cold_ms: float | None = None
     ratio: PairedRatio | None = None
+    baseline: PairedRatio | None = None
 
 
 class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -84,6 +87,12 @@ class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Outputs, and the inputs of which every right kernel has to read at least this much."""
     call_overhead_ms: float
     self_test: dict[str, str]
+    roofline_ms: float = 0.0
+    """Fastest time in which a plain kernel moved ``floor_bytes`` on this machine; the floor is a fixed part of it."""
+    machine: str = ""
+    """Whose rates the floor comes from: device and processor model."""
+    baseline: str = ""
+    """Id of the candidate that the others are compared with."""
     notes: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
