@@ -123,7 +123,8 @@ std::string dtype_name(int32_t dtype) {
 std::string status_name(int status) {
   static const char* const names[] = {
       "ok",          "bad arity",           "bad dtype",    "bad shape",   "bad attribute",
-      "bad variant", "workspace too small", "device error", "unsupported", "bad alignment"};
+      "bad variant", "workspace too small", "device error", "unsupported", "bad alignment",
+      "overflow: more results than the declared maximum"};
   const bool known = status >= 0 && status < static_cast<int>(std::size(names));
   return std::to_string(status) + " (" + (known ? names[status] : "the kernel's own code") + ")";
 }
