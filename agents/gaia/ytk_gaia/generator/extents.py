@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,12 @@ from ytk_core.formats.plugin_meta import Extent
 from ytk_gaia.generator.border import Border
 
 Shape = tuple[int, ...]
+_Way = Callable[[int], int]
 
 
 @dataclass(frozen=True)
 class ShapeSet:
-    """One shape of every tensor at the border. ``name``: ``min``, ``opt`` or ``max``."""
+    """One shape of every tensor at the border. ``name``: ``min``, ``max`` or ``between``."""
 
     name: str
     inputs: tuple[Shape, ...]
@@ -42,23 +44,30 @@ def shapes_at(border: Border, values: Mapping[tuple[int, int], int], name: str) 
     return ShapeSet(name, inputs, outputs)
 
 
-def _alternatives(border: Border) -> Iterator[list[ShapeSet]]:
-    """Give the shapes to try for the smallest and for the largest set: odd ones first, which end loops in the middle."""
+def _alternatives(border: Border) -> Iterator[tuple[str, list[ShapeSet]]]:
+    """Give the shapes to try for each set: the smallest, the largest, and one between where a range was given.
+
+    A given range has an upper limit; an engine will use its ends, so they come first. Else come odd extents, which end loops in
+    the middle.
+    """
     captured = {place: border.inputs[place[0]].shape[place[1]] for place in border.ranges}
-    ways: dict[str, tuple[Callable[[int], int], ...]] = {
-        "min": (lambda n: (n + 1) // 2 | 1, lambda n: n // 2, lambda n: n // 4),
-        "max": (lambda n: 2 * n + 1, lambda n: 2 * n, lambda n: 4 * n),
-    }
-    for name, functions in ways.items():
-        found = []
-        for function in functions:
-            values = {}
-            for place, (low, high) in border.ranges.items():
-                wanted = max(low, function(captured[place]))
-                values[place] = wanted if high is None else min(high, wanted)
-            if values != captured:
-                found.append(shapes_at(border, values, name))
-        yield found
+    given = {place for place, (_, high) in border.ranges.items() if high is not None}
+    smaller: list[_Way] = [lambda n: (n + 1) // 2 | 1, lambda n: n // 2, lambda n: n // 4]
+    larger: list[_Way] = [lambda n: 2 * n + 1, lambda n: 2 * n, lambda n: 4 * n]
+
+    def values(way: _Way, end: int | None) -> dict[tuple[int, int], int]:
+        found = {}
+        for place, (low, high) in border.ranges.items():
+            wanted = max(low, way(captured[place]) if end is None or place not in given else end)
+            found[place] = wanted if high is None else min(high, wanted)
+        return found
+
+    for name, ways, end in (("min", smaller, 0), ("max", larger, sys.maxsize), ("between", smaller, None)):
+        if name == "between" and not given:
+            return
+        tried = [values(ways[0], end), *(values(way, None) for way in ways)]
+        distinct = [each for index, each in enumerate(tried) if each != captured and each not in tried[:index]]
+        yield name, [shapes_at(border, each, name) for each in distinct]
 
 
 def choose(border: Border, runs: Callable[[ShapeSet], str]) -> tuple[list[ShapeSet], list[str]]:
@@ -71,11 +80,12 @@ def choose(border: Border, runs: Callable[[ShapeSet], str]) -> tuple[list[ShapeS
     Returns:
         Shape sets besides the captured one, and notes on those that could not be found.
     """
-    chosen, notes = [], []
-    names = iter(("min", "max"))
-    for alternatives in _alternatives(border):
-        name, problem = next(names), "the range allows no other"
-        for shapes in alternatives:
+    chosen: list[ShapeSet] = []
+    notes: list[str] = []
+    for name, alternatives in _alternatives(border):
+        problem = ""
+        known = [each.inputs for each in chosen]
+        for shapes in [each for each in alternatives if each.inputs not in known]:
             try:
                 problem = runs(shapes)
             except UserError as err:
@@ -88,13 +98,23 @@ def choose(border: Border, runs: Callable[[ShapeSet], str]) -> tuple[list[ShapeS
     return chosen, notes
 
 
-def tested_extents(border: Border, sets: Sequence[ShapeSet]) -> tuple[Extent, ...]:
-    """Give the range of each dynamic input axis over the captured shape and the given sets."""
+def judged_extents(border: Border, sets: Sequence[ShapeSet], declared: Sequence[Extent] = ()) -> tuple[Extent, ...]:
+    """Give the range of each dynamic input axis over the captured shape and the given sets.
+
+    Args:
+        border: Whose axes.
+        sets: What the kernel is judged at besides the captured shape.
+        declared: What the region says of its axes: a usual extent of 1 is not the captured one.
+    """
+    usual = {(each.input, each.axis): each.opt for each in declared}
     found = []
     for index, tensor in enumerate(border.inputs):
         for axis in tensor.dynamic_axes:
             values = [tensor.shape[axis], *(s.inputs[index][axis] for s in sets)]
-            found.append(Extent(input=index, axis=axis, min=min(values), opt=tensor.shape[axis], max=max(values)))
+            low, high = min(values), max(values)
+            opt = usual.get((index, axis), tensor.shape[axis])
+            opt = opt if low <= opt <= high else tensor.shape[axis]
+            found.append(Extent(input=index, axis=axis, min=low, opt=opt, max=high))
     return tuple(found)
 
 

@@ -19,7 +19,7 @@ from ytk_core.errors import UserError
 from ytk_core.formats.plugin_meta import Role
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator.border import KernelTensor
-from ytk_gaia.generator.extents import ShapeSet, choose, tested_extents
+from ytk_gaia.generator.extents import ShapeSet, choose, judged_extents
 from ytk_gaia.generator.region_input import Region
 from ytk_gaia.task_format import FLOATS, Sample, SampleLimits, SampleShapes, Task, TaskSpec, TaskTensor, expected_dtype
 
@@ -453,7 +453,7 @@ def build_task(region: Region, *, seed: int, longest_reduction: int, tolerance: 
         inputs=_task_tensors(region.border.inputs),
         outputs=_task_tensors(region.border.outputs),
         must_read_bytes=must_read_bytes(runner, [a for n, a, _ in drawn if n.startswith("random")][:2]),
-        extents=tested_extents(region.border, others),
+        extents=judged_extents(region.border, others, region.spec.extents),
         samples=tuple(limits),
         expectation="captured" if problem else "float64",
         tolerance_source=tolerance_source(tolerance, in_double=not problem),
