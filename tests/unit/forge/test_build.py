@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from ytk_core.archspec import ArchSpec
+from ytk_core.cuda.nvrtc import Nvrtc
 from ytk_core.digests import digest_file
 from ytk_core.errors import BoardError, CandidateError, FormatError, NotAvailableError, ToolkitError, UserError
 from ytk_core.formats.kernel_bundle import KernelBundle, bundle_digest, render_bundle
@@ -23,7 +24,6 @@ from ytk_forge import confined
 from ytk_forge.audit import CHECKS
 from ytk_forge.build import build_plugin
 from ytk_forge.cache import FILES, BuildCache, cache_key
-from ytk_forge.device.nvrtc import Nvrtc
 from ytk_forge.trt_headers import TrtHeaders
 
 from fakes import kernel_bundles as bundles

@@ -12,6 +12,9 @@ import pytest
 
 from ytk_core.abi.ctypes_abi import Attr, Context, Table, Tensor, load_table
 from ytk_core.archspec import ArchSpec
+from ytk_core.cuda.cubin import Cubin, KernelUse, NotCubinError, read_cubin, with_compiler_notes
+from ytk_core.cuda.nvrtc import find_nvrtc
+from ytk_core.cuda.occupancy import occupancy
 from ytk_core.cuda_build import device_flags, launcher_flags
 from ytk_core.errors import CandidateError, NotAvailableError, UserError
 from ytk_core.formats.kernel_bundle import KernelBundle, render_bundle
@@ -20,9 +23,6 @@ from ytk_forge import audit as audits
 from ytk_forge.build import build_plugin
 from ytk_forge.device import checks
 from ytk_forge.device.checks import device_checks, read_device_sections
-from ytk_forge.device.cubin import Cubin, KernelUse, NotCubinError, read_cubin, with_compiler_notes
-from ytk_forge.device.nvrtc import find_nvrtc
-from ytk_forge.device.occupancy import occupancy
 from ytk_forge.readiness import problems
 from ytk_forge.toolchain import DeviceCode, Toolchain
 
@@ -272,7 +272,7 @@ class TestFinding:
             install="pip install 'yasp-toolkit[forge-cuda]'",
         )
         with pytest.raises(NotAvailableError) as caught:
-            find_nvrtc(device, [tmp_path])
+            find_nvrtc(device.version, device.install, [tmp_path])
         assert caught.value.code == "nvrtc_missing"
         assert "forge-cuda" in caught.value.hint
         lib = tmp_path / "cuda_nvrtc" / "lib"
@@ -285,10 +285,10 @@ class TestFinding:
         # The CUDA 12 wheel has overwritten the CUDA 11 wheel's headers: they share a directory.
         (include / "cuda.h").write_text("#define CUDA_VERSION 12090\n")
         with pytest.raises(NotAvailableError) as caught:
-            find_nvrtc(device, [tmp_path])
+            find_nvrtc(device.version, device.install, [tmp_path])
         assert caught.value.code == "cuda_headers_missing"
         (include / "cuda.h").write_text("#define CUDA_VERSION 11080\n")
-        assert find_nvrtc(device, [tmp_path]).include_dir == str(include)
+        assert find_nvrtc(device.version, device.install, [tmp_path]).include_dir == str(include)
 
     @pytest.mark.parametrize("change", [{"compiler": "clang"}, {"launch": "cudart"}])
     def test_what_this_forge_does_not_do(self, change):

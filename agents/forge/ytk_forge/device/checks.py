@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ytk_core.archspec import ArchSpec
+from ytk_core.cuda.cubin import ABI_OF_CUDA, Cubin, KernelUse, NotCubinError, read_cubin, with_compiler_notes
+from ytk_core.cuda.occupancy import LIMITS, occupancy
 from ytk_core.cuda_build import sm_of
 from ytk_core.formats.plugin_manifest import CheckResult
-from ytk_forge.device.cubin import ABI_OF_CUDA, Cubin, KernelUse, NotCubinError, read_cubin, with_compiler_notes
-from ytk_forge.device.occupancy import LIMITS, occupancy
 
 CHECKS = ("cubin", "cubin_sm", "cubin_abi", "cubin_undefined", "kernels", "resources")
 _THREADS = 256

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from ytk_core.cuda.nvrtc import Nvrtc, compile_with_nvrtc, find_nvrtc
+from ytk_core.cuda.result import DeviceResult
 from ytk_core.errors import NotAvailableError
 from ytk_core.sandbox import SandboxMode
 from ytk_forge.device.nvcc import Nvcc, compile_with_nvcc, find_nvcc
-from ytk_forge.device.nvrtc import Nvrtc, compile_with_nvrtc, find_nvrtc
-from ytk_forge.device.result import DeviceResult
 from ytk_forge.toolchain import DeviceCompiler, DeviceLaunch, Toolchain
 
 DeviceTool: TypeAlias = Nvrtc | Nvcc
@@ -30,7 +30,9 @@ def find_device_compiler(toolchain: Toolchain) -> DeviceTool | None:
         hint = 'Use compiler = "nvrtc" or "nvcc", and launch = "driver".'
         raise NotAvailableError(msg, code="device_compiler_unsupported", hint=hint)
     try:
-        return find_nvrtc(device) if device.compiler is DeviceCompiler.NVRTC else find_nvcc(device)
+        return (
+            find_nvrtc(device.version, device.install) if device.compiler is DeviceCompiler.NVRTC else find_nvcc(device)
+        )
     except NotAvailableError as err:
         raise NotAvailableError(f"toolchain {toolchain.name}: {err.message}", code=err.code, hint=err.hint) from err
 

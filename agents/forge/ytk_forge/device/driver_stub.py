@@ -6,9 +6,9 @@ import functools
 import tempfile
 from pathlib import Path
 
+from ytk_core.confined import run_confined
 from ytk_core.errors import ToolkitError
 from ytk_core.sandbox import SandboxMode
-from ytk_forge.confined import run_confined
 from ytk_forge.render import TEMPLATE_DIR
 from ytk_forge.toolchain import Compiler
 

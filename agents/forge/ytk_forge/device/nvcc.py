@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
+from ytk_core.confined import run_confined
+from ytk_core.cuda.result import COMPILE_LIMIT_S, DeviceResult, compile_error, too_slow
 from ytk_core.errors import BoardError, CandidateError, NotAvailableError, ToolkitError
 from ytk_core.sandbox import SandboxMode
-from ytk_forge.confined import run_confined
-from ytk_forge.device.result import COMPILE_LIMIT_S, DeviceResult, compile_error, too_slow
 from ytk_forge.toolchain import DeviceCode
 
 

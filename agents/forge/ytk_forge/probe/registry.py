@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
+from ytk_core.confined import run_confined
 from ytk_core.formats.plugin_manifest import CheckResult
 from ytk_core.formats.plugin_meta import PluginMeta
 from ytk_core.sandbox import SandboxMode
-from ytk_forge.confined import run_confined
 from ytk_forge.device.driver_stub import SONAME, driver_stub
 from ytk_forge.probe.compare import field_types
 from ytk_forge.toolchain import Compiler, Toolchain

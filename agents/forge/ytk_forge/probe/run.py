@@ -15,12 +15,12 @@ from pathlib import Path
 import msgspec
 
 from ytk_core.abi import CTYPES_DIR, include_dir
+from ytk_core.confined import run_confined
 from ytk_core.digests import digest_bytes
 from ytk_core.errors import ToolkitError, UserError
 from ytk_core.formats import shape_expr
 from ytk_core.formats.plugin_meta import AttributeType, PluginMeta
 from ytk_core.sandbox import SandboxMode
-from ytk_forge.confined import run_confined
 from ytk_forge.device.driver_stub import SONAME, driver_stub
 from ytk_forge.render import ATTRIBUTE_NUMBER, input_axes
 from ytk_forge.tool_cache import kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ytk_forge.device.cubin import KernelUse
+from ytk_core.cuda.cubin import KernelUse
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

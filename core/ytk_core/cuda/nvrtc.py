@@ -10,11 +10,10 @@ from pathlib import Path
 
 import msgspec
 
+from ytk_core.confined import run_confined
+from ytk_core.cuda.result import COMPILE_LIMIT_S, DeviceResult, compile_error, too_slow
 from ytk_core.errors import BoardError, NotAvailableError, ToolkitError
 from ytk_core.sandbox import SandboxMode
-from ytk_forge.confined import run_confined
-from ytk_forge.device.result import COMPILE_LIMIT_S, DeviceResult, compile_error, too_slow
-from ytk_forge.toolchain import DeviceCode
 
 _HEADER_TOP_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
@@ -62,34 +61,39 @@ def search_dirs() -> list[Path]:
     return [path for entry in sys.path if (path := Path(entry) / "nvidia").is_dir()]
 
 
-def find_nvrtc(device: DeviceCode, roots: Sequence[Path] | None = None) -> Nvrtc:
-    """Find the NVRTC and the CUDA headers of the version that a toolchain names.
+def find_nvrtc(wanted: str, install: str, roots: Sequence[Path] | None = None) -> Nvrtc:
+    """Find NVRTC and the CUDA headers of one version.
 
     Wheels of several CUDA versions share directories, so files are told apart by version and not by place.
+
+    Args:
+        wanted: Like "11.8".
+        install: What to install where it is missing.
+        roots: Directories to look in; default: those of this interpreter's packages.
 
     Raises:
         NotAvailableError: ``nvrtc_missing`` or ``cuda_headers_missing``; the hint says what to install.
     """
     places = search_dirs() if roots is None else list(roots)
-    major = device.version.split(".")[0]
-    hint = f"Install it: {device.install}."
-    for builtins in sorted(b for root in places for b in root.glob(f"*/lib/libnvrtc-builtins.so.{device.version}")):
+    major = wanted.split(".", maxsplit=1)[0]
+    hint = f"Install it: {install}."
+    for builtins in sorted(b for root in places for b in root.glob(f"*/lib/libnvrtc-builtins.so.{wanted}")):
         libraries = sorted(builtins.parent.glob(f"libnvrtc.so.{major}*"))
         if libraries:
             break
     else:
-        msg = f"no NVRTC {device.version} in the Python packages of {sys.prefix}"
+        msg = f"no NVRTC {wanted} in the Python packages of {sys.prefix}"
         raise NotAvailableError(msg, code="nvrtc_missing", hint=hint)
     for header in sorted(h for root in places for h in root.glob("*/include/cuda_fp16.h")):
-        if _cuda_version(header.with_name("cuda.h")) == device.version:
+        if _cuda_version(header.with_name("cuda.h")) == wanted:
             return Nvrtc(
-                version=device.version,
+                version=wanted,
                 library=str(libraries[0]),
                 preload=(str(builtins),),
                 include_dir=str(header.parent),
                 size_bytes=libraries[0].stat().st_size,
             )
-    msg = f"no CUDA {device.version} headers (cuda_fp16.h) in the Python packages of {sys.prefix}"
+    msg = f"no CUDA {wanted} headers (cuda_fp16.h) in the Python packages of {sys.prefix}"
     raise NotAvailableError(msg, code="cuda_headers_missing", hint=hint)
 
 
