@@ -215,7 +215,7 @@ def wrap(
         env=clean_env(inside),
         cwd=str(cwd) if cwd else ("/tmp" if sandboxed else ""),  # noqa: S108  (private to the sandbox)
         nice=nice,
-        limits=_rlimits(policy),
+        limits=_rlimits(policy, own_namespace=sandboxed),
     )
     inner = [sys.executable, "-I", "-S", sandbox_exec.__file__, json.dumps(settings.__dict__), *argv]
     if not sandboxed:
@@ -255,7 +255,12 @@ def _bwrap_options(status: SandboxStatus, policy: SandboxPolicy, env: Mapping[st
     return [*options, "--remount-ro", "/dev", "--remount-ro", "/"]
 
 
-def _rlimits(policy: SandboxPolicy) -> dict[str, int]:
+def _rlimits(policy: SandboxPolicy, *, own_namespace: bool) -> dict[str, int]:
+    """Give the limits that the kernel keeps per process.
+
+    The number of processes is no such limit: it is one of the *user*. Only in a user namespace of its own does it count the
+    sandbox's processes alone; without one, whatever else the user runs would count, and the child could not even start.
+    """
     limits = {"RLIMIT_CORE": 0}
     if policy.memory_bytes is not None:
         limits["RLIMIT_AS"] = policy.memory_bytes
@@ -263,7 +268,7 @@ def _rlimits(policy: SandboxPolicy) -> dict[str, int]:
         limits["RLIMIT_FSIZE"] = policy.file_bytes
     if policy.cpu_s is not None:
         limits["RLIMIT_CPU"] = max(1, round(policy.cpu_s))
-    if policy.processes is not None and _nproc_counts_per_namespace():
+    if policy.processes is not None and own_namespace and _nproc_counts_per_namespace():
         limits["RLIMIT_NPROC"] = policy.processes
     return limits
 

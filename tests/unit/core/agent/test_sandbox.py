@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -126,3 +129,26 @@ def test_homes_are_never_bound_as_a_whole() -> None:
     for path in sandbox.interpreter_paths():
         for home in (Path.home(), Path("/root"), Path("/home"), Path("/tmp")):
             assert not home.is_relative_to(path), f"{path} would show {home}"
+
+
+def test_without_a_namespace_the_users_other_processes_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RLIMIT_NPROC is the user's: with it, a small limit would stop a child of somebody who has a desktop open."""
+    monkeypatch.setattr(sandbox, "detect", lambda: NONE)
+    policy = SandboxPolicy(processes=3, file_bytes=5)
+    limits = json.loads(wrap(["true"], policy, "optional")[4])["limits"]
+    assert limits["RLIMIT_FSIZE"] == 5  # what the kernel keeps per process holds all the same
+
+    def apply() -> None:
+        for name, value in limits.items():
+            resource.setrlimit(getattr(resource, name), (value, value))
+
+    # Root is exempt from the limit, so it proves nothing; somebody else can.
+    user = 65534 if os.geteuid() == 0 else None
+    others = [subprocess.Popen(["sleep", "60"], user=user, cwd="/") for _ in range(4)]
+    try:
+        done = run(["sh", "-c", "true & true & wait; echo done"], user=user, cwd="/", preexec_fn=apply)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert done.stdout == "done\n", done.stderr
