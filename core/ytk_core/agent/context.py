@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,20 @@ import tenacity
 
 from ytk_core import convert
 from ytk_core.agent import tasks
+from ytk_core.agent.blobs import BlobContext
 from ytk_core.agent.calls import BACKOFF, CALL_DEADLINE_S, Stubs, once, transient, until_answered
 from ytk_core.agent.device import DeviceLock
-from ytk_core.agent.files import check_output, place_inside, task_directory
-from ytk_core.agent.handler import blob_path
+from ytk_core.agent.files import task_directory
 from ytk_core.agent.joblog import JobLog
 from ytk_core.artifacts import ArtifactClient
-from ytk_core.errors import BoardError, FailureClass, UserError
+from ytk_core.errors import BoardError, FailureClass
 from ytk_core.jobs import JobSpec, Lease, NamedBlob
 from ytk_core.sandbox import SandboxMode, SandboxPolicy
 from ytk_core.workers import JobView, PeerVersion
 from ytk_proto.v1 import jobs_pb2
 
 
-class AttemptContext:
+class AttemptContext(BlobContext):
     """One attempt of one job; see :class:`ytk_core.agent.handler.JobContext`."""
 
     def __init__(
@@ -43,10 +43,9 @@ class AttemptContext:
         joblog: JobLog,
         device: DeviceLock,
     ) -> None:
-        self.spec = spec
+        super().__init__(spec, workdir)
         self.lease = lease
         self.worker_id = worker_id
-        self.workdir = workdir
         self.sandbox_mode: SandboxMode = sandbox_mode
         self._version = version
         self._stubs = stubs
@@ -54,44 +53,11 @@ class AttemptContext:
         self._joblog = joblog
         self._device = device
 
-    async def fetch(self, name: str) -> Path:
-        """Bring one input."""
-        for blob in self.spec.inputs:
-            if blob.name == name:
-                return await self._download(blob, blob_path(self.workdir / "in", name))
-        raise UserError(f"the job has no input {name!r}", code="input_missing")
+    async def _bring(self, blob: NamedBlob, dest: Path) -> None:
+        await self._artifacts.download(blob.digest, dest)
 
-    async def fetch_all(self, prefix: str = "") -> dict[str, Path]:
-        """Bring the inputs whose names begin with ``prefix``."""
-        names = [blob.name for blob in self.spec.inputs if blob.name.startswith(prefix)]
-        return {name: await self.fetch(name) for name in names}
-
-    async def fetch_blob(self, blob: NamedBlob) -> Path:
-        """Bring a blob that is no input."""
-        directory = self.workdir / "blobs" / blob.digest.rpartition(":")[2]
-        return await self._download(blob, blob_path(directory, blob.name))
-
-    async def _download(self, blob: NamedBlob, dest: Path) -> Path:
-        def lacking() -> bool:
-            if place_inside(dest, self.workdir).exists():
-                return False
-            dest.parent.mkdir(parents=True, exist_ok=True)
-            return True
-
-        if await asyncio.to_thread(lacking):
-            await self._artifacts.download(blob.digest, dest)
-        return dest
-
-    async def publish(self, files: Mapping[str, Path]) -> tuple[NamedBlob, ...]:
-        """Upload outputs."""
-
-        def check() -> None:
-            for name, path in files.items():
-                blob_path(Path(), name)
-                check_output(path, self.workdir)
-
-        await asyncio.to_thread(check)
-        return tuple(await self._artifacts.ensure(files))
+    async def _store(self, files: Mapping[str, Path]) -> Sequence[NamedBlob]:
+        return await self._artifacts.ensure(files)
 
     def log(self, text: str) -> None:
         """Add a line to the job's log."""

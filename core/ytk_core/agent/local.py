@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import sys
 import uuid
@@ -13,8 +14,10 @@ from typing import Any
 import msgspec
 
 from ytk_core.agent import tasks
-from ytk_core.agent.files import check_output, describe, place_inside, task_directory
-from ytk_core.agent.handler import JobHandler, blob_path
+from ytk_core.agent.blobs import BlobContext
+from ytk_core.agent.files import describe, task_directory
+from ytk_core.agent.handler import JobHandler
+from ytk_core.agent.local_results import LocalResults
 from ytk_core.errors import FailureClass, UserError, YtkError
 from ytk_core.jobs import Failure, JobResult, JobSpec, JobState, Lease, NamedBlob
 from ytk_core.sandbox import SandboxMode, SandboxPolicy
@@ -37,6 +40,7 @@ async def run_job_locally(
     children: Sequence[JobHandler] = (),
     sandbox_mode: SandboxMode = "optional",
     log: Callable[[str], Any] | None = None,
+    results: LocalResults | None = None,
 ) -> LocalOutcome:
     """Run one job with files as its inputs.
 
@@ -48,6 +52,7 @@ async def run_job_locally(
         children: Handlers for the child jobs that it submits; they run in this process too.
         sandbox_mode: As an agent's.
         log: Takes the job's log text; standard error by default.
+        results: Where children's results are kept and looked for; None: every child is done.
 
     Raises:
         YtkError: What the handler raises; UserError code ``unsatisfiable`` where no handler takes a child's kind.
@@ -60,6 +65,7 @@ async def run_job_locally(
         children=children,
         sandbox_mode=sandbox_mode,
         log=log or sys.stderr.write,
+        results=results,
     )
     try:
         result = await handler.run(context)
@@ -68,7 +74,7 @@ async def run_job_locally(
     return LocalOutcome(result=result, outputs={blob.name: context.blobs[blob.digest] for blob in result.outputs})
 
 
-class LocalJobContext:
+class LocalJobContext(BlobContext):
     """A JobContext over plain files. The log and progress are also kept in ``logged`` and ``reported``."""
 
     worker_id = "local"
@@ -82,53 +88,29 @@ class LocalJobContext:
         children: Sequence[JobHandler] = (),
         sandbox_mode: SandboxMode = "optional",
         log: Callable[[str], Any] = sys.stderr.write,
+        results: LocalResults | None = None,
+        device: asyncio.Lock | None = None,
     ) -> None:
-        self.spec = spec
+        super().__init__(spec, workdir)
         self.lease = Lease(job_id=uuid.uuid4().hex, fence=1)
-        self.workdir = workdir
         self.sandbox_mode: SandboxMode = sandbox_mode
         self.blobs = blobs
         self.logged: list[str] = []
         self.reported: list[tuple[float, str]] = []
         self._children = children
         self._log = log
+        self._results = results
+        # One measurement at a time, as on an agent's device.
+        self.device = device or asyncio.Lock()
         self._jobs: dict[str, asyncio.Task[JobView]] = {}
 
-    async def fetch(self, name: str) -> Path:
-        """Copy one input into the workdir."""
-        for blob in self.spec.inputs:
-            if blob.name == name:
-                return await self._copy(blob, blob_path(self.workdir / "in", name))
-        raise UserError(f"the job has no input {name!r}", code="input_missing")
+    async def _bring(self, blob: NamedBlob, dest: Path) -> None:
+        await asyncio.to_thread(shutil.copyfile, self.blobs[blob.digest], dest)
 
-    async def fetch_all(self, prefix: str = "") -> dict[str, Path]:
-        """Copy the inputs whose names begin with ``prefix``."""
-        names = [blob.name for blob in self.spec.inputs if blob.name.startswith(prefix)]
-        return {name: await self.fetch(name) for name in names}
-
-    async def fetch_blob(self, blob: NamedBlob) -> Path:
-        """Copy a blob that this job or a child published."""
-        directory = self.workdir / "blobs" / blob.digest.rpartition(":")[2]
-        return await self._copy(blob, blob_path(directory, blob.name))
-
-    async def _copy(self, blob: NamedBlob, dest: Path) -> Path:
-        def copy() -> Path:
-            if not place_inside(dest, self.workdir).exists():
-                dest.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(self.blobs[blob.digest], dest)
-            return dest
-
-        return await asyncio.to_thread(copy)
-
-    async def publish(self, files: Mapping[str, Path]) -> tuple[NamedBlob, ...]:
-        """Check files and remember them by digest."""
-        blobs = []
-        for name, path in files.items():
-            check_output(path, self.workdir)
-            blob = await asyncio.to_thread(describe, name, path)
-            self.blobs[blob.digest] = path
-            blobs.append(blob)
-        return tuple(blobs)
+    async def _store(self, files: Mapping[str, Path]) -> Sequence[NamedBlob]:
+        blobs = [await asyncio.to_thread(describe, name, path) for name, path in files.items()]
+        self.blobs |= {blob.digest: files[blob.name] for blob in blobs}
+        return blobs
 
     def log(self, text: str) -> None:
         """Keep and show a line."""
@@ -173,16 +155,27 @@ class LocalJobContext:
             raise UserError(f"no worker takes {spec.kind}", code="unsatisfiable", hint="Pass a handler in children.")
         job_id = uuid.uuid4().hex
         added = await self.publish(files)
+        full = msgspec.structs.replace(spec, inputs=(*spec.inputs, *added))
+        known = self._results.find(full) if self._results and not spec.no_cache else None
+        if known is not None:
+            result, paths = known
+            self.blobs |= paths
+            view = JobView(id=job_id, spec=full, state=JobState.SUCCEEDED, result=result, from_cache=True)
+            self._jobs[job_id] = asyncio.create_task(_at_once(view), name=f"job {job_id}")
+            return job_id
         child = LocalJobContext(
-            spec=msgspec.structs.replace(spec, inputs=(*spec.inputs, *added)),
+            spec=full,
             blobs=self.blobs,
             workdir=self.workdir / "jobs" / job_id,
             children=self._children,
             sandbox_mode=self.sandbox_mode,
             log=self._log,
+            results=self._results,
+            device=self.device,
         )
         child.workdir.mkdir(parents=True)
-        self._jobs[job_id] = asyncio.create_task(_as_job(job_id, handler, child), name=f"job {job_id}")
+        work = _as_job(job_id, handler, child, self._results)
+        self._jobs[job_id] = asyncio.create_task(work, name=f"job {job_id}")
         return job_id
 
     async def wait_job(self, job_id: str) -> JobView:
@@ -200,12 +193,20 @@ class LocalJobContext:
         await asyncio.gather(*self._jobs.values(), return_exceptions=True)
 
 
-async def _as_job(job_id: str, handler: JobHandler, ctx: LocalJobContext) -> JobView:
+async def _at_once(view: JobView) -> JobView:
+    return view
+
+
+async def _as_job(job_id: str, handler: JobHandler, ctx: LocalJobContext, results: LocalResults | None) -> JobView:
     try:
-        result = await handler.run(ctx)
+        async with ctx.device if ctx.spec.measuring else contextlib.nullcontext():
+            result = await handler.run(ctx)
     except YtkError as err:
         failure = Failure(failure_class=err.failure_class, code=err.code, message=err.message, hint=err.hint)
         return JobView(id=job_id, spec=ctx.spec, state=JobState.FAILED, failure=failure)
     finally:
         await ctx.close()
+    if results is not None:
+        outputs = {blob.digest: ctx.blobs[blob.digest] for blob in result.outputs}
+        await asyncio.to_thread(results.add, ctx.spec, result, outputs)
     return JobView(id=job_id, spec=ctx.spec, state=JobState.SUCCEEDED, result=result)
