@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ytk_core.errors import FailureClass
+from ytk_core.input_ranges import InputRange
 
 
 class JobKind(enum.StrEnum):
@@ -111,6 +112,8 @@ class EngineBuildParams(_Frozen, frozen=True, kw_only=True):
     warmup: int = 10
     threads: int = 0
     """CPU threads; 0 lets the engine use the worker's default."""
+    ranges: tuple[InputRange, ...] = ()
+    """Of the model's open input axes; the engine is tuned for and measured at the usual extents."""
 
 
 class EngineProfileParams(_Frozen, frozen=True, kw_only=True):
@@ -134,8 +137,11 @@ class EngineVerifyParams(_Frozen, frozen=True, kw_only=True):
 class PluginBuildParams(_Frozen, frozen=True, kw_only=True):
     """``plugin.build``. In: ``source`` (a kernel bundle). Out: ``plugin.so``, ``manifest.json``, ``build.log``.
 
-    Name and namespace are already in the bundle: the client rewrites them in a copy.
+    Name and namespace are already in the bundle: the client rewrites them in a copy. ``declared_abi``: where Forge has no headers
+    of the TensorRT in question, build against an interface declared by hand; the manifest then says so.
     """
+
+    declared_abi: bool = False
 
 
 class KernelGenerateParams(_Frozen, frozen=True, kw_only=True):

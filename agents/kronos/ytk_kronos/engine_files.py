@@ -10,6 +10,7 @@ from ytk_core.conditions import Conditions
 from ytk_core.formats import codec
 from ytk_core.formats.benchmark import BenchmarkRow, LayerTime
 from ytk_core.formats.reference import TensorInfo
+from ytk_core.input_ranges import InputRange
 
 SCHEMA_VERSION = 1
 
@@ -63,7 +64,8 @@ class PluginNode(_Struct, frozen=True, kw_only=True):
 class LayersFile(_Struct, frozen=True, kw_only=True):
     """``layers.json``: what the engine consists of.
 
-    ``onnx_names``: every name that an engine may use for something of the ONNX graph (node or tensor) to the node's name.
+    ``onnx_names``: every name that an engine may use for something of the ONNX graph (node or tensor) to the node's name. ``ranges``: of
+    open input axes, where they were given.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -71,6 +73,7 @@ class LayersFile(_Struct, frozen=True, kw_only=True):
     layers: tuple[Layer, ...]
     plugin_nodes: tuple[PluginNode, ...] = ()
     onnx_names: dict[str, str] = {}
+    ranges: tuple[InputRange, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
 

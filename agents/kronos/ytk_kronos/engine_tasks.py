@@ -18,6 +18,7 @@ from ytk_core.formats import codec
 from ytk_core.formats.engine_bundle import SCHEMA_VERSION as MANIFEST_SCHEMA_VERSION
 from ytk_core.formats.engine_bundle import EngineManifest
 from ytk_core.formats.weights_npz import read_arrays, write_weights
+from ytk_core.input_ranges import InputRange
 from ytk_kronos import checks, engine_files, layer_names, measure, onnx_model
 from ytk_kronos.engine_files import BenchmarkFile, LayersFile
 from ytk_kronos.engines.base import Arrays, Engine, EngineOptions, LoadedEngine, PluginFile
@@ -43,7 +44,7 @@ def build_engine(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     arch = checks.check_arch(spec.arch, "the engine")
     with _log_to(out / engine_files.LOG_MEMBER) as log:
         engine = make_engine(arch, spec.host_library)
-        options = EngineOptions(arch=arch, precision=spec.precision, threads=spec.measuring.threads)
+        options = EngineOptions(arch=arch, precision=spec.precision, threads=spec.measuring.threads, ranges=spec.ranges)
         model, facts, plugins = _checked_inputs(spec, arch, workdir)
         for plugin in plugins:
             log(f"plugin {plugin.placeholder} version {plugin.version} from {plugin.path.name}")
@@ -60,9 +61,10 @@ def build_engine(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
             layers=mapped,
             plugin_nodes=facts.plugin_nodes,
             onnx_names=facts.names,
+            ranges=spec.ranges,
         )
         report_progress(0.5, "measuring")
-        row = _benchmark(loaded, spec.measuring, engine, "engine", log)
+        row = _benchmark(loaded, spec.measuring, engine, "engine", log, ranges=spec.ranges)
         del loaded
         # The profile is of the engine file, loaded again: what ships is what is shown.
         opened = Opened(engine=engine, engine_file=engine_file, plugins=plugins, options=options, layers=layers)
@@ -87,7 +89,14 @@ def profile_engine(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     with _log_to(out / engine_files.LOG_MEMBER) as log:
         opened = Opened.read(spec, workdir)
         log(f"loading with {opened.engine.name} {opened.engine.version} for {opened.options.arch}")
-        row = _benchmark(opened.load(layer_times=False), spec.measuring, opened.engine, spec.name, log)
+        row = _benchmark(
+            opened.load(layer_times=False),
+            spec.measuring,
+            opened.engine,
+            spec.name,
+            log,
+            ranges=opened.layers.ranges,
+        )
         _write_measured(opened, row, spec.measuring, out, log)
     return {}
 
@@ -218,11 +227,16 @@ def _benchmark(
     name: str,
     log: Callable[[str], None],
     inputs: Arrays | None = None,
+    *,
+    ranges: Sequence[InputRange] = (),
 ) -> BenchmarkFile:
     if inputs is None:
-        inputs, extent = measure.usable_inputs(loaded)
+        inputs, extent = measure.usable_inputs(loaded, ranges)
+        if ranges:
+            usual = ", ".join(f"{each.input}:{each.axis}={each.opt}" for each in ranges)
+            log(f"measured at the usual extents: {usual}")
         if extent is not None:
-            log(f"dynamic axes are measured at the extent {extent}")
+            log(f"dynamic axes of unknown range are measured at the extent {extent}")
     taken = measure.benchmark(loaded, inputs, _plan(measuring, engine), name)
     row = taken.row
     log(
@@ -242,7 +256,7 @@ def _write_measured(
     layers = opened.layers
     mapped = layer_names.map_layers(loaded.layers(), layers.onnx_names, layers.plugin_nodes)
     layer_names.check_plugins_used(mapped, layers.plugin_nodes)
-    inputs, _ = measure.usable_inputs(loaded)
+    inputs, _ = measure.usable_inputs(loaded, layers.ranges)
     profile = measure.profile(loaded, mapped, inputs, _plan(measuring, opened.engine))
     log(
         f"profile: {len(profile.layers)} layers, end to end {profile.end_to_end_ms:.3f} ms, "

@@ -142,6 +142,7 @@ class BuildHandler(_Handler):
             arch=ctx.spec.arch_spec,
             precision=params.precision,
             measuring=measuring,
+            ranges=params.ranges,
         )
         await ctx.run_task("ytk_kronos.tasks:build_engine", _plain(task), sandbox=_policy(host), blame=_blame(plugins))
         ctx.progress(0.9, "writing the engine bundle")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ytk_core.conditions import Conditions, Drift, Snapshot, make_conditions, snapshot
@@ -14,6 +15,7 @@ from ytk_core.dtypes import DType, float32_to_bfloat16, storage_dtype
 from ytk_core.errors import CandidateError, UserError, YtkError
 from ytk_core.formats.benchmark import BenchmarkRow, LayerTime
 from ytk_core.formats.reference import TensorInfo
+from ytk_core.input_ranges import InputRange, usual_extents
 from ytk_kronos.engine_files import PLUGIN_EXEC_TYPE, BenchmarkFile, Layer, ProfileFile
 from ytk_kronos.engines.base import Arrays, LayerClock, LoadedEngine
 
@@ -150,21 +152,33 @@ def _conditions(plan: Plan, before: Snapshot, drift: Drift | None) -> Conditions
     )
 
 
-def usable_inputs(loaded: LoadedEngine) -> tuple[dict[str, np.ndarray[Any, Any]], int | None]:
-    """Make inputs that the engine really runs with: the first of a few extents for its dynamic axes that it accepts.
+def usable_inputs(
+    loaded: LoadedEngine, ranges: Iterable[InputRange] = ()
+) -> tuple[dict[str, np.ndarray[Any, Any]], int | None]:
+    """Make inputs that the engine really runs with: dynamic axes of a known range get their usual extent.
+
+    Where no range is known, the first of a few extents that the engine accepts is taken.
 
     Returns:
-        The inputs, and the extent; None if no input has a dynamic axis.
+        The inputs, and that extent; None if no dynamic axis needed it.
 
     Raises:
         UserError: It accepts none; the error is that of the first extent.
         CandidateError: As above, where a plugin refused.
     """
-    if all(extent is not None for info in loaded.inputs for extent in info.shape):
-        return sample_inputs(loaded.inputs), None
+    usual = usual_extents(ranges)
+    infos = [
+        msgspec.structs.replace(
+            info,
+            shape=tuple(usual.get((info.name, axis)) if dim is None else dim for axis, dim in enumerate(info.shape)),
+        )
+        for info in loaded.inputs
+    ]
+    if all(extent is not None for info in infos for extent in info.shape):
+        return sample_inputs(infos), None
     first: YtkError | None = None
     for extent in _EXTENTS:
-        inputs = sample_inputs(loaded.inputs, extent)
+        inputs = sample_inputs(infos, extent)
         try:
             loaded.run(inputs)
         except (UserError, CandidateError) as err:

@@ -8,6 +8,7 @@ import msgspec
 
 from ytk_core.errors import ToolkitError
 from ytk_core.formats.verify_report import PluginUse
+from ytk_core.input_ranges import InputRange
 from ytk_kronos.engine_files import BenchmarkFile
 
 OUT = "out"
@@ -54,6 +55,7 @@ class BuildTask(_Strict, frozen=True, kw_only=True):
     arch: str
     precision: str
     measuring: Measuring
+    ranges: tuple[InputRange, ...] = ()
 
 
 class OpenTask(_Strict, frozen=True, kw_only=True):

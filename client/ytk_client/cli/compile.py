@@ -9,7 +9,7 @@ import click
 
 from ytk_client.cli.connection import connection_options, open_client
 from ytk_client.cli.follow import FollowOptions, download, follow_options, output_blob, run_job
-from ytk_client.cli.output import JSON, format_option, print_fields, print_json, print_table
+from ytk_client.cli.output import JSON, format_option, print_fields, print_json, print_table, warn
 from ytk_client.outputs import check_outputs
 from ytk_core.errors import UserError
 
@@ -46,6 +46,12 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Plugin from `ytk embedded build-plugin`, with its manifest beside it (repeatable).",
 )
 @click.option(
+    "--dynamic",
+    multiple=True,
+    metavar="INPUT:AXIS=MIN,OPT,MAX",
+    help="Range of an open input axis (repeatable).  [default: what `ytk embedded prepare --dynamic` wrote into the model]",
+)
+@click.option(
     "--iterations", type=click.IntRange(1), default=50, show_default=True, help="Timed runs of the benchmark."
 )
 @click.option("--warmup", type=click.IntRange(0), default=10, show_default=True, help="Runs before the timed ones.")
@@ -61,6 +67,7 @@ def compile_engine(
     npz: Path,
     bundle_path: Path,
     plugin_paths: tuple[Path, ...],
+    dynamic: tuple[str, ...],
     iterations: int,
     warmup: int,
     threads: int,
@@ -73,37 +80,55 @@ def compile_engine(
 ) -> None:
     """Build an engine on a worker of the arch spec.
 
-    The plugins travel with the request. Nodes and plugins are compared before anything is sent; the first difference
+    The plugins travel with the request; those we ship are built on the way. Nodes and plugins are compared before anything is sent; the first difference
     is named. The bundle holds the engine, its plugins, a per-layer profile and a benchmark.
     """
     import msgspec
 
+    from ytk_client.dynamic_ranges import check_plugins_take, ranges_of
+    from ytk_client.frontend.dynamic import as_ranges, parse_dynamic
     from ytk_client.plugins import check_model, load_plugins, plugin_inputs
+    from ytk_client.precision import check_precision, precision_requirements
+    from ytk_client.shipped import built_plugins, shipped_bundles
     from ytk_core.archspec import ArchSpec
     from ytk_core.formats.engine_bundle import read_manifest
     from ytk_core.formats.weights_npz import read_index
     from ytk_core.jobs import EngineBuildParams, JobKind, JobSpec
 
     target = ArchSpec.parse(arch)
+    check_precision(precision, target)
     plugins = load_plugins(plugin_paths)
-    check_model(onnx, plugins, precision=precision, arch=target)
+    for plugin in plugins:
+        if not plugin.manifest.target_verified:
+            warn(f"{plugin.path}{plugin.manifest.mark}: {plugin.manifest.unseen[0]}")
+    shipped = shipped_bundles(onnx, plugins, target)
+    metas = {f"the shipped plugin {name}": bundle.meta for name, bundle in shipped.items()}
+    check_model(onnx, plugins, precision=precision, arch=target, shipped=metas)
+    ranges = ranges_of(onnx, as_ranges(parse_dynamic(dynamic)), target)
+    check_plugins_take(onnx, ranges, [plugin.manifest.meta for plugin in plugins])
     read_index(npz)  # a truncated file is refused here and not on the board
     check_outputs(bundle_path)
     if bundle_path.resolve() in {onnx.resolve(), npz.resolve()}:
         raise UserError(
             f"-o {bundle_path} is an input of this command", code="bad_output_path", hint="Name another file."
         )
-    params = EngineBuildParams(precision=precision, iterations=iterations, warmup=warmup, threads=threads)
+    params = EngineBuildParams(
+        precision=precision, iterations=iterations, warmup=warmup, threads=threads, ranges=ranges
+    )
     spec = JobSpec(
         kind=JobKind.ENGINE_BUILD,
         arch_spec=arch,
         params=msgspec.to_builtins(params),
+        requirements=precision_requirements(precision),
         wall_limit_s=7200.0,
         measuring=True,
         no_cache=no_cache,
     )
-    files = {"model.onnx": onnx, "model.npz": npz, **plugin_inputs(plugins)}
-    with open_client(controller, api_key_file) as client:
+    with (
+        open_client(controller, api_key_file) as client,
+        built_plugins(client, shipped, target, quiet=quiet) as built,
+    ):
+        files = {"model.onnx": onnx, "model.npz": npz, **plugin_inputs([*plugins, *built])}
         job = run_job(client, spec, files, FollowOptions(detach, quiet))
         if job is None or job.result is None:
             return
@@ -124,7 +149,9 @@ def compile_engine(
 
 
 def _print(bundle_path: Path, manifest: EngineManifest, summary: dict[str, Any]) -> None:
-    plugins = [f"{plugin.namespace}::{plugin.name} version {plugin.version}" for plugin in manifest.plugins]
+    plugins = [
+        f"{plugin.namespace}::{plugin.name} version {plugin.version}{plugin.mark}" for plugin in manifest.plugins
+    ]
     fields: list[tuple[str, object]] = [
         ("bundle", bundle_path),
         ("engine", f"{manifest.engine_name} {manifest.engine_version}, {manifest.precision}"),

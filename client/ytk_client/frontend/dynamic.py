@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ytk_core.errors import UserError
+from ytk_core.input_ranges import METADATA_KEY, InputRange, encode_ranges
 
 if TYPE_CHECKING:
     import torch
@@ -124,17 +125,15 @@ def export_shapes(model: LoadedModel, axes: dict[int, list[DynamicAxis]]) -> Any
     return shapes.dynamic_shapes(model.module, model.args, dict(model.kwargs))
 
 
-METADATA_KEY = "ytk.dynamic"
+def as_ranges(axes: Sequence[DynamicAxis]) -> list[InputRange]:
+    """Give the axes in the words that graphs and jobs carry."""
+    return [InputRange(input=each.input, axis=each.axis, min=each.min, opt=each.opt, max=each.max) for each in axes]
 
 
 def write_ranges(onnx_path: Path, axes: Sequence[DynamicAxis]) -> None:
     """Note the ranges in a graph's metadata: a graph itself says only that an axis is dynamic, a builder needs extents."""
-    import msgspec
     import onnx
 
     model = onnx.load(str(onnx_path), load_external_data=False)
-    ranges = [
-        {"input": each.input, "axis": each.axis, "min": each.min, "opt": each.opt, "max": each.max} for each in axes
-    ]
-    model.metadata_props.add(key=METADATA_KEY, value=msgspec.json.encode(ranges).decode())
+    model.metadata_props.add(key=METADATA_KEY, value=encode_ranges(as_ranges(axes)))
     onnx_path.write_bytes(model.SerializeToString())

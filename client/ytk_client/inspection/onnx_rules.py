@@ -9,6 +9,7 @@ from typing import Any
 from ytk_client.inspection.findings import Finding, Severity
 from ytk_client.inspection.onnx_fixes import fix_for
 from ytk_client.inspection.onnx_read import Model, Node
+from ytk_core.input_ranges import METADATA_KEY, InputRange, decode_ranges
 from ytk_core.node_contracts import STANDARD_DOMAINS
 from ytk_core.targets import TargetProfile
 
@@ -214,6 +215,7 @@ def opset_findings(model: Model, profile: TargetProfile) -> Iterator[Finding]:
 def dynamic_findings(model: Model, profile: TargetProfile) -> Iterator[Finding]:
     """Name inputs with extents that are open, and say what the target needs for them."""
     dynamic = profile.engine == "tensorrt"
+    known = _noted_ranges(model)
     for info in model.proto.graph.input:
         tensor = model.tensors[info.name]
         if info.name in model.initializers or tensor.dims is None:
@@ -226,7 +228,18 @@ def dynamic_findings(model: Model, profile: TargetProfile) -> Iterator[Finding]:
                     fix="Export with example inputs, so that shapes are recorded.",
                 )
             continue
-        if opened := [axis for axis, dim in enumerate(tensor.dims) if not isinstance(dim, int)]:
+        noted = [each for each in known if each.input == info.name]
+        for each in noted:
+            yield Finding(
+                kind="dynamic-range",
+                severity=Severity.NOTE,
+                node=info.name,
+                message=f"axis {each.axis} may be {each.min} to {each.max}, usually {each.opt}",
+                fix="Nothing; `ytk embedded compile` takes the range from the model.",
+                rule_id="dynamic-shape",
+            )
+        ranged = {each.axis for each in noted}
+        if opened := [axis for axis, dim in enumerate(tensor.dims) if not isinstance(dim, int) and axis not in ranged]:
             names = ", ".join(f"axis {axis} ({tensor.dims[axis] or 'unnamed'})" for axis in opened)
             yield Finding(
                 kind="dynamic-shape",
@@ -234,10 +247,15 @@ def dynamic_findings(model: Model, profile: TargetProfile) -> Iterator[Finding]:
                 node=info.name,
                 message=f"open extents: {names}"
                 + ("; TensorRT builds no engine without an optimisation profile for them" if dynamic else ""),
-                fix="Export with fixed shapes, or give minimum, optimum and maximum for each.",
+                fix="Export with fixed shapes, or give a range: `ytk embedded prepare --dynamic`, or `compile --dynamic`.",
                 rule_id="dynamic-shape",
                 source=profile.source,
             )
+
+
+def _noted_ranges(model: Model) -> tuple[InputRange, ...]:
+    text = next((entry.value for entry in model.proto.metadata_props if entry.key == METADATA_KEY), None)
+    return decode_ranges(text, str(model.path)) if text is not None else ()
 
 
 def unknown_findings(model: Model) -> Iterator[Finding]:

@@ -85,6 +85,7 @@ class _ProfileData(_Struct, frozen=True, kw_only=True):
     max_rank: int | None
     closed: bool
     domains: tuple[str, ...]
+    precisions: tuple[str, ...]
     dtypes: tuple[str, ...]
     narrowed: dict[str, str]
     mixed_dtypes: bool
@@ -119,7 +120,10 @@ _ACCEPTED = Verdict(ok=True)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TargetProfile:
-    """What one engine version accepts. ``narrowed``: element types it silently stores in a smaller one."""
+    """What one engine version accepts.
+
+    ``narrowed``: element types it silently stores in a smaller one. ``precisions``: what its engines may compute in, on a device that can.
+    """
 
     name: str
     engine: str
@@ -128,6 +132,7 @@ class TargetProfile:
     max_rank: int | None
     closed: bool
     domains: frozenset[str]
+    precisions: tuple[str, ...]
     dtypes: frozenset[str]
     narrowed: dict[str, str]
     mixed_dtypes: bool
@@ -270,6 +275,7 @@ def parse_profiles(text: bytes, origin: str) -> dict[str, TargetProfile]:
             max_rank=data.max_rank,
             closed=data.closed,
             domains=frozenset(data.domains),
+            precisions=data.precisions,
             dtypes=frozenset(data.dtypes),
             narrowed=data.narrowed,
             mixed_dtypes=data.mixed_dtypes,

@@ -18,6 +18,7 @@ from ytk_core.errors import CandidateError, UserError
 from ytk_core.formats.engine_bundle import read_json_member, read_manifest
 from ytk_core.formats.reference import Reference, Sample, TensorInfo, write_reference
 from ytk_core.formats.verify_report import read_verify_report
+from ytk_core.input_ranges import InputRange
 from ytk_core.jobs import EngineBuildParams, EngineProfileParams, EngineVerifyParams, JobKind, JobSpec
 from ytk_kronos import checks, library
 from ytk_kronos.engine_files import BenchmarkFile, LayersFile, ProfileFile
@@ -117,6 +118,25 @@ def test_a_bundles_measurements_are_complete(bundle):
     row = msgspec.convert(read_json_member(bundle, "benchmark.json"), BenchmarkFile).row
     assert row.iterations == 5
     assert 0 < row.min_ms <= row.mean_ms <= row.max_ms
+
+
+def test_an_engine_is_measured_at_the_usual_extents_and_remembers_the_ranges(host_cache, tmp_path):
+    save_with_npz(
+        *(tmp_path / "m.onnx", tmp_path / "m.npz"),
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="matmul")],
+        {"x": (FLOAT, ("N", 4))},
+        {"y": FLOAT},
+        {"w": WEIGHT},
+    )
+    ranges = (InputRange(input="x", axis=0, min=1, opt=3, max=9),)
+    params = msgspec.structs.replace(QUICK, ranges=ranges)
+    lines: list[str] = []
+    out = tmp_path / "m.tgz"
+    library.build(
+        tmp_path / "m.onnx", tmp_path / "m.npz", out, plugins=(), params=params, cache_dir=host_cache, log=lines.append
+    )
+    assert "measured at the usual extents: x:0=3" in "".join(lines)
+    assert msgspec.convert(read_json_member(out, "layers.json"), LayersFile).ranges == ranges
 
 
 def test_the_engine_in_a_bundle_is_the_same_each_time(bundle, model, plugins, host_cache, tmp_path):

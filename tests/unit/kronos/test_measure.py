@@ -9,6 +9,7 @@ from ytk_core.conditions import Drift
 from ytk_core.dtypes import DType
 from ytk_core.errors import CandidateError, UserError, YtkError
 from ytk_core.formats.reference import TensorInfo
+from ytk_core.input_ranges import InputRange
 from ytk_kronos.engine_files import Layer
 from ytk_kronos.engines.base import LayerClock
 from ytk_kronos.measure import Plan, benchmark, layer_means, profile, sample_inputs, usable_inputs
@@ -153,3 +154,12 @@ def test_where_no_extent_is_accepted_the_first_error_is_told():
 def test_static_engines_are_not_tried():
     _, extent = usable_inputs(FakeEngine())
     assert extent is None
+
+
+def test_axes_of_a_known_range_are_measured_at_their_usual_extent():
+    batch = InputRange(input="image", axis=0, min=1, opt=4, max=8)
+    inputs, extent = usable_inputs(PickyEngine(32), [batch])
+    assert (inputs["image"].shape, extent) == ((4, 3, 32, 64), 32)
+    rows = InputRange(input="image", axis=2, min=32, opt=48, max=64)
+    inputs, extent = usable_inputs(PickyEngine(32), [batch, rows])
+    assert (inputs["image"].shape, extent) == ((4, 3, 48, 64), None)

@@ -16,6 +16,7 @@ import numpy as np
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import UserError
 from ytk_core.formats.reference import TensorInfo
+from ytk_core.input_ranges import InputRange
 from ytk_kronos.engine_files import Layer
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
@@ -46,12 +47,14 @@ class EngineOptions:
         precision: Arithmetic of the engine: honoured, or refused by name.
         threads: CPU threads, 1 or more.
         layer_times: Take times per layer, which costs a little in each run.
+        ranges: Of open input axes, where they are known; an engine that is tuned for extents is tuned for these.
     """
 
     arch: ArchSpec
     precision: str = "fp32"
     threads: int = 1
     layer_times: bool = False
+    ranges: tuple[InputRange, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
