@@ -5,7 +5,7 @@ An engine would answer the same mistakes after minutes with ``Error 9`` or ``cou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -108,8 +108,15 @@ def load_plugins(paths: Sequence[Path]) -> tuple[CustomPlugin, ...]:
     return tuple(plugins)
 
 
-def check_model(onnx: Path, plugins: Sequence[CustomPlugin], *, precision: str, arch: ArchSpec) -> None:
-    """Compare the custom nodes of a model with the plugins given for it.
+def check_model(
+    onnx: Path,
+    plugins: Sequence[CustomPlugin],
+    *,
+    precision: str,
+    arch: ArchSpec,
+    shipped: Mapping[str, PluginMeta] | None = None,
+) -> None:
+    """Compare the custom nodes of a model with the plugins given for it, and with shipped ones that will be built.
 
     Raises:
         FormatError: It is no ONNX model.
@@ -118,7 +125,7 @@ def check_model(onnx: Path, plugins: Sequence[CustomPlugin], *, precision: str, 
     for plugin in plugins:
         check_plugin_arch(plugin, arch)
     nodes = node_contracts_from_onnx(onnx)
-    metas = {str(plugin.path): plugin.manifest.meta for plugin in plugins}
+    metas = {str(plugin.path): plugin.manifest.meta for plugin in plugins} | dict(shipped or {})
     differences = check_plugins(nodes, metas, precision=precision, arch=arch)
     if not differences:
         return

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ytk_client.frontend import torch_adapter
+from ytk_client.frontend.catalogue.adapters import adapted
 from ytk_client.frontend.load_model import LoadedModel, user_output_to_stderr
 from ytk_client.frontend.user_code import UserFrame, chain, first_line, user_frame
 from ytk_core.errors import UserError
@@ -38,11 +39,20 @@ def capture(model: LoadedModel, dynamic_shapes: Any = None) -> torch.export.Expo
     """
     try:
         # A failing trace prints the whole graph so far; what matters of it becomes our message.
-        with torch.no_grad(), torch_adapter.quiet(), contextlib.redirect_stderr(io.StringIO()), user_output_to_stderr():
+        with (
+            torch.no_grad(),
+            torch_adapter.quiet(),
+            contextlib.redirect_stderr(io.StringIO()),
+            user_output_to_stderr(),
+            adapted(model.module),
+        ):
             return torch.export.export(
                 model.module, model.args, dict(model.kwargs), dynamic_shapes=dynamic_shapes, strict=False
             )
     except Exception as err:  # torch.export raises nearly anything
+        ours = next((link for link in chain(err) if isinstance(link, UserError)), None)
+        if ours is not None:  # what a shipped plugin cannot do was said by its adapter
+            raise ours from err
         if dynamic_shapes is not None and _is_constraint(err):
             msg = f"the model does not take every extent that --dynamic allows: {_constraint_text(err)}"
             raise UserError(msg, code="dynamic_refused", hint=DYNAMIC_HINT) from err

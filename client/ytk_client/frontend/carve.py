@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ytk_client.frontend import torch_adapter
+from ytk_client.frontend.catalogue.routing import Shipped, ports_of, shipped_plugin
 from ytk_client.frontend.growth import ANY_BORDER, DTYPES, Border, convex_closure, grow, is_random, seed_of
 from ytk_client.frontend.refusals import Refusal
 from ytk_core.dtypes import DType
@@ -72,6 +73,8 @@ class CarvedRegion:
     version: str = "1"
     selector: str | None = None
     """The text of the ``--plugin`` that asked for it."""
+    shipped: Shipped | None = None
+    """The plugin of the catalogue that stands for it: several regions, with other attributes, may share one."""
     sites: list[Site] = field(default_factory=list)
 
     @property
@@ -139,7 +142,9 @@ class Carver:
             groups = [group for group in groups if group not in overlapping] + [(merged, first)]
         order = {node: index for index, node in enumerate(graph.nodes)}
         for region, refusal in sorted(groups, key=lambda group: min(order[node] for node in group[0])):
-            self._replace(sorted(region, key=order.__getitem__), nodes[refusal.node], refusal)
+            members = sorted(region, key=order.__getitem__)
+            if not self._route(members, nodes[refusal.node], refusal):
+                self._replace(members, nodes[refusal.node], refusal)
         # The translator visits every submodule, also the branches of a torch.cond that is no longer called.
         self._program.graph_module.delete_all_unused_submodules()
         graph.lint()
@@ -156,6 +161,41 @@ class Carver:
             return
         region = self._region_for(nodes, inputs, outputs, head, refusal)
         self._insert(region, nodes, inputs, outputs, head)
+
+    def _route(self, nodes: list[torch.fx.Node], head: torch.fx.Node, refusal: Refusal) -> bool:
+        """Put a shipped plugin in the place of a refused operator, if there is one for it."""
+        own = {head, *(user for user in head.users if torch_adapter.is_getitem(user))}
+        found = shipped_plugin(head) if own.issuperset(nodes) else None
+        if found is None:
+            return False
+        inputs, outputs = ports_of(head, found.entry)
+        members = [head] if outputs == [head] else [head, *outputs]
+        signature = f"shipped {head.target}{found.attributes}"
+        region = self._regions.get(signature)
+        if region is None:
+            region = make_region(
+                self._program.graph_module,
+                members,
+                inputs,
+                outputs,
+                name=self._shipped_name(found),
+                namespace=found.namespace,
+                refusal=refusal,
+                head=head,
+                signature=signature,
+                border=self._border,
+            )
+            region.shipped, region.cannot_be_plugin = found, None
+            self._regions[signature] = region
+        self._insert(region, members, inputs, outputs, head)
+        return True
+
+    def _shipped_name(self, found: Shipped) -> str:
+        """Give the plugin's name: the entry's, with a number for each further set of output extents."""
+        names = {region.shipped.plugin: region.name for region in self._regions.values() if region.shipped is not None}
+        if found.plugin in names:
+            return names[found.plugin]
+        return next(name for name in _numbered(found.entry.name) if name not in names.values())
 
     def place(
         self,

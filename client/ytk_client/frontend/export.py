@@ -63,7 +63,11 @@ def _translate(program: torch.export.ExportedProgram, carver: Carver) -> tuple[i
         region.op: torch_adapter.Placeholder(
             domain=region.namespace or UNNAMED_DOMAIN,
             op_type=region.name,
-            attributes={"plugin_namespace": region.namespace, "plugin_version": region.version},
+            attributes={
+                "plugin_namespace": region.namespace,
+                "plugin_version": region.version,
+                **(region.shipped.attributes if region.shipped else {}),
+            },
             output_count=len(region.sites[0].outputs),
         )
         for region in carver.regions

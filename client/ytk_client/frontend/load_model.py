@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ytk_client.frontend.catalogue.spconv_bias import add_bias_apart
 from ytk_client.frontend.user_code import describe_error
 from ytk_core.errors import NotAvailableError, UserError
 
@@ -94,6 +95,7 @@ def _load(path: Path) -> LoadedModel:
     with user_output_to_stderr(), _blamed("model_init_failed", "Model() raised", path):
         module = make_model()
     _check_module(module, path)
+    add_bias_apart(module)
     with user_output_to_stderr(), _blamed("model_args_failed", "get_fwd_args() raised", path):
         raw = get_args()
     args, kwargs = _checked_args(raw, path)

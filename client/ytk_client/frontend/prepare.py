@@ -208,14 +208,14 @@ class _Run:
         if self._request.debug_taps:
             self._write_taps(opened, onnx_names, onnx_path, row)
         write_plugins(self._staging.path_for(paths.plugins), rows)
-        stale = own_candidate_files(paths, regions.SUFFIXES) | ({paths.candidates} if not rows else set())
+        stale = own_candidate_files(paths, regions.SUFFIXES) | ({paths.candidates} if not candidates else set())
         stale |= {paths.debug_onnx, paths.debug_reference}
         self._staging.commit(sorted(stale))
         self._phase(None, "")
         return PrepareReport(
             rows=tuple(rows),
             candidates=tuple(candidates),
-            written=self._written(bool(rows)),
+            written=self._written(bool(candidates)),
             profile=self._profile.name,
             opset=graph.opset_imports[""],
             evaluator=comparison.evaluator,
@@ -239,9 +239,12 @@ class _Run:
         self, carver: Carver, model: LoadedModel, onnx_names: dict[str, str], recording: Recording | None
     ) -> tuple[list[PluginRow], list[Candidate]]:
         from ytk_client.frontend import regions
+        from ytk_client.frontend.catalogue import routing
 
-        rows, candidates = [], []
+        rows, candidates = routing.shipped_rows(carver.regions), []
         for region in carver.regions:
+            if region.shipped is not None:
+                continue
             gaia_input = None
             if region.cannot_be_plugin is None and recording is not None:
                 staged = [
@@ -263,7 +266,7 @@ class _Run:
                     selector=region.selector,
                 )
             )
-        if rows:
+        if candidates:
             write_candidates(self._staging.path_for(self._paths.candidates), candidates)
         return rows, candidates
 

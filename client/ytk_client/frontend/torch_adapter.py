@@ -47,11 +47,11 @@ _NOISY_LOGGERS = (
 
 @dataclass(frozen=True)
 class Placeholder:
-    """What a carved op becomes in ONNX: a node of ``domain`` with these attributes."""
+    """What a carved op becomes in ONNX: a node of ``domain`` with these attributes (a list is of one type)."""
 
     domain: str
     op_type: str
-    attributes: Mapping[str, str]
+    attributes: Mapping[str, str | list[int] | list[float]]
     output_count: int
 
 
@@ -228,7 +228,7 @@ def _emitter(placeholder: Placeholder) -> Callable[..., Any]:
             placeholder.domain,
             placeholder.op_type,
             list(inputs),
-            [ir.AttrString(name, value) for name, value in placeholder.attributes.items()],
+            [_attribute(name, value) for name, value in placeholder.attributes.items()],
             num_outputs=placeholder.output_count,
             version=1,
         )
@@ -236,6 +236,14 @@ def _emitter(placeholder: Placeholder) -> Callable[..., Any]:
         return node.outputs[0] if placeholder.output_count == 1 else list(node.outputs)
 
     return emit
+
+
+def _attribute(name: str, value: str | list[int] | list[float]) -> ir.Attr:
+    if isinstance(value, str):
+        return ir.AttrString(name, value)
+    if all(isinstance(each, int) for each in value):
+        return ir.AttrInt64s(name, [int(each) for each in value])
+    return ir.AttrFloat32s(name, value)
 
 
 def failing_fx_node(error: BaseException) -> torch.fx.Node | None:
