@@ -13,4 +13,6 @@ command -v g++ >/dev/null || fail "g++ not found: kernels and the engine host ar
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 echo "setup: installing into $venv (a few minutes the first time)"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+# For its TensorRT headers alone: nothing of it is imported, so nothing that it depends on is needed.
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps kernel-lens
 touch "$venv/.ready"

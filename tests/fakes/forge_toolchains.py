@@ -17,8 +17,9 @@ def with_trt(toolchain: Toolchain, **changes: object) -> Toolchain:
     return msgspec.structs.replace(toolchain, tensorrt=msgspec.structs.replace(toolchain.tensorrt, **changes))
 
 
-TRT10 = with_trt(SHIPPED["amd64-sm90-linux-cu130-trt1014"], abi=TensorRTAbi.DECLARED)
-THOR = with_trt(SHIPPED["arm64-sm110-linux-cu130-trt1014"], abi=TensorRTAbi.DECLARED)
+# No package has headers of this version, so that what they give does not depend on what is installed.
+TRT10 = with_trt(SHIPPED["amd64-sm90-linux-cu130-trt1014"], abi=TensorRTAbi.DECLARED, version="10.13")
+THOR = with_trt(SHIPPED["arm64-sm110-linux-cu130-trt1014"], abi=TensorRTAbi.DECLARED, version="10.13")
 ORIN = with_trt(SHIPPED["arm64-sm87-dos6010-cu114-trt86"], include_dir=str(FAKES / "trt86"))
 # This machine with 8.6: no such board exists, but what is rendered is the same as for one.
 TRT86 = with_trt(

@@ -15,7 +15,7 @@ from ytk_core.digests import digest_bytes, digest_file
 from ytk_core.errors import ToolkitError, UserError
 from ytk_core.files import atomic_write
 from ytk_core.formats.kernel_bundle import KernelBundle, bundle_digest, read_bundle, translation_unit
-from ytk_core.formats.plugin_manifest import PluginManifest, make_manifest, write_plugin_manifest
+from ytk_core.formats.plugin_manifest import NOT_TARGET_VERIFIED, PluginManifest, make_manifest, write_plugin_manifest
 from ytk_core.formats.plugin_meta import DeploymentTarget, PluginMeta
 from ytk_core.sandbox import SandboxMode
 from ytk_core.signing import SigningKey, sign_manifest
@@ -42,6 +42,7 @@ def build_plugin(
     toolchains: Sequence[Toolchain] | None = None,
     log: Callable[[str], None] | None = None,
     signing_key: SigningKey | None = None,
+    declared_abi: bool = False,
 ) -> PluginManifest:
     """Build the plugin library of a kernel bundle for an arch spec.
 
@@ -57,6 +58,7 @@ def build_plugin(
         toolchains: Instead of the shipped toolchain files.
         log: Gets the build's log text as it comes.
         signing_key: Signs the manifest; None leaves it unsigned. Cached builds are kept unsigned and signed here too.
+        declared_abi: Where there are no TensorRT headers, build against an interface declared by hand, and mark the plugin.
 
     Raises:
         UserError: No toolchain for the arch spec ("unknown_arch"); the bundle is for another kind of target
@@ -71,7 +73,9 @@ def build_plugin(
     check_target(bundle.meta, arch)
     toolchain = toolchain_for(arch, toolchains)
     tools = Tools(
-        compiler=find_compiler(toolchain), device=find_device_compiler(toolchain), headers=find_headers(toolchain)
+        compiler=find_compiler(toolchain),
+        device=find_device_compiler(toolchain),
+        headers=find_headers(toolchain, declared=declared_abi),
     )
     flags = build_flags(toolchain, arch, bundle.meta.compile_flags)
     if tools.device is not None:
@@ -227,7 +231,7 @@ def _unverified(arch: ArchSpec, toolchain: Toolchain, tools: Tools) -> list[str]
     found = []
     if tools.headers is not None and tools.headers.declared:
         found.append(
-            "Not target-verified: the plugin class was compiled without TensorRT's headers, against an interface declared by hand."
+            f"{NOT_TARGET_VERIFIED}: the plugin class was compiled without TensorRT's headers, against an interface declared by hand."
         )
     if tools.headers is not None and (why := registry.why_not(toolchain)):
         found.append(f"No real TensorRT registry has loaded it: {why}.")
@@ -240,8 +244,9 @@ def _unverified(arch: ArchSpec, toolchain: Toolchain, tools: Tools) -> list[str]
 
 def _key(bundle: KernelBundle, arch: ArchSpec, toolchain: Toolchain, tools: Tools, flags: list[str]) -> str:
     """Give the cache key: every input of the build and of the audit."""
-    texts = (*sorted(TEMPLATE_DIR.iterdir()), *sorted(include_dir().glob("*.h")))
-    ours = b"".join(path.read_bytes() for path in texts)
+    ours = (path for path in TEMPLATE_DIR.rglob("*") if path.is_file())
+    texts = (*sorted(ours), *sorted(include_dir().glob("*.h")))
+    text = b"".join(path.read_bytes() for path in texts)
     return cache_key(
         {
             "bundle": bundle_digest(bundle),
@@ -252,7 +257,7 @@ def _key(bundle: KernelBundle, arch: ArchSpec, toolchain: Toolchain, tools: Tool
             "registry": [registry.installed_version(), registry.why_not(toolchain)],
             "headers": _headers_digest(tools.headers),
             "flags": [*flags, *TABLE_FLAGS, *LINK_FLAGS],
-            "renderer": [RENDERER_VERSION, AUDIT_VERSION, digest_bytes(ours)],
+            "renderer": [RENDERER_VERSION, AUDIT_VERSION, digest_bytes(text)],
         }
     )
 

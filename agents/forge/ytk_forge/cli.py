@@ -18,6 +18,8 @@ from ytk_core.files import atomic_write
 from ytk_core.formats.plugin_manifest import SUFFIX, CheckResult
 from ytk_core.sandbox import SandboxMode, detect
 from ytk_forge.check import DIGEST
+from ytk_forge.toolchain import Toolchain
+from ytk_forge.trt_headers import DECLARED_FLAG
 
 P = ParamSpec("P")
 
@@ -82,7 +84,7 @@ def toolchains(
 
     Exit code 1 where one that was named is not ready, or none at all is.
     """
-    from ytk_forge.readiness import problems
+    from ytk_forge.readiness import State, problems, state
     from ytk_forge.toolchain import find_compiler, load_toolchains
 
     rows: list[dict[str, Any]] = []
@@ -93,18 +95,21 @@ def toolchains(
     for toolchain in loaded:
         if names and toolchain.name not in names:
             continue
-        missing = problems(toolchain)
+        missing, status = problems(toolchain), state(toolchain)
         arch_specs = toolchain.arch_specs()
-        if not missing and try_all:
-            missing = [text for arch in arch_specs if (text := _try(arch, loaded, sandbox))]
+        failed: list[str] = []
+        if status is not State.NOT_READY and try_all:
+            failed = [text for arch in arch_specs if (text := _try(arch, loaded, sandbox))]
         rows.append(
             {
                 "name": toolchain.name,
                 "description": toolchain.description,
-                "ready": not missing,
-                "compiler": "" if problems(toolchain) else find_compiler(toolchain).banner,
+                "ready": status is not State.NOT_READY and not failed,
+                "target_verified": status is State.READY,
+                "compiler": "" if status is State.NOT_READY else find_compiler(toolchain).banner,
+                "tools": {} if status is State.NOT_READY else _tools(toolchain),
                 "arch_specs": [str(arch) for arch in arch_specs],
-                "missing": missing,
+                "missing": [*missing, *failed],
             }
         )
     if form == "json":
@@ -112,8 +117,8 @@ def toolchains(
     else:
         for row in rows:
             _show_toolchain(row, try_all)
-        status = detect()
-        click.echo(f"sandbox: {status.kind} ({status.reason})", err=True)
+        found = detect()
+        click.echo(f"sandbox: {found.kind} ({found.reason})", err=True)
     if not (all if names or try_all else any)(row["ready"] for row in rows):
         sys.exit(ExitCode.VERDICT)
 
@@ -123,20 +128,36 @@ def _try(arch: ArchSpec, loaded: Sequence[Any], sandbox: SandboxMode) -> str:
     from ytk_forge.selftest import selftest
 
     try:
-        selftest(arch, loaded, sandbox)
+        selftest(arch, loaded, sandbox, declared_abi=True)
     except YtkError as err:
         return f"{arch}: {err.message}. {err.hint}"
     return ""
 
 
+def _tools(toolchain: Toolchain) -> dict[str, str]:
+    """Give what a build would use beside the compiler, by kind."""
+    from ytk_forge.device.compiler import find_device_compiler
+    from ytk_forge.trt_headers import find_headers
+
+    found = {"device code": find_device_compiler(toolchain), "TensorRT": find_headers(toolchain, declared=True)}
+    return {kind: tool.banner for kind, tool in found.items() if tool is not None}
+
+
 def _show_toolchain(row: dict[str, Any], tried: bool) -> None:
-    state = ("works" if tried else "ready") if row["ready"] else "NOT READY"
-    click.echo(f"{row['name']}  {state}  {row['compiler']}".rstrip())
+    word = ("works" if tried else "ready") if row["ready"] else "NOT READY"
+    if row["ready"] and not row["target_verified"]:
+        word += f", only with {DECLARED_FLAG}: NOT TARGET-VERIFIED"
+    click.echo(f"{row['name']}  {word}  {row['compiler']}".rstrip())
     click.echo(f"  {row['description']}")
     for arch in row["arch_specs"]:
         click.echo(f"  -a {arch}")
+    for kind, banner in row["tools"].items():
+        click.echo(f"  {kind}: {banner}")
     for text in row["missing"]:
-        click.echo(f"  missing: {text}")
+        first, *more = text.splitlines()
+        click.echo(f"  missing: {first}")
+        for line in more:
+            click.echo(f"           {line}")
 
 
 @click.command()
@@ -152,6 +173,11 @@ def _show_toolchain(row: dict[str, Any], tried: bool) -> None:
 )
 @click.option("--cache-dir", type=click.Path(path_type=Path), help="Keep and reuse builds here.")
 @click.option("--signing-key", type=click.Path(path_type=Path), help="Sign the manifest with this private key.")
+@click.option(
+    DECLARED_FLAG,
+    is_flag=True,
+    help="Where there are no TensorRT headers: build against an interface declared by hand; the plugin is marked.",
+)
 @_toolchain_dir
 @_sandbox
 @_debug
@@ -162,6 +188,7 @@ def build(
     library: Path,
     cache_dir: Path | None,
     signing_key: Path | None,
+    declared_abi: bool,
     toolchain_dirs: Sequence[Path],
     sandbox: SandboxMode,
 ) -> None:
@@ -184,6 +211,7 @@ def build(
             toolchains=load_toolchains(toolchain_dirs),
             log=lambda text: click.echo(text, err=True, nl=False),
             signing_key=signer,
+            declared_abi=declared_abi,
         )
         # The manifest last: whoever sees it sees the library.
         for source, destination in ((PLUGIN, library), (MANIFEST, library.with_name(library.name + SUFFIX))):
@@ -191,7 +219,10 @@ def build(
                 stream.write((out / source).read_bytes())
     click.echo(
         f"{library}  {manifest.meta.plugin_namespace}::{manifest.meta.plugin_name}  {arch}  {manifest.so_digest}"
+        + manifest.mark
     )
+    for text in manifest.unseen:
+        click.echo(f"note: {text}", err=True)
 
 
 @click.command()
@@ -251,6 +282,8 @@ def check(
         click.echo(_json({"library": str(library), "checks": msgspec.to_builtins(results)}))
     else:
         _show_checks(results)
+        for text in claimed.unseen:
+            click.echo(f"note: {text}", err=True)
     if not all(result.ok for result in results):
         sys.exit(ExitCode.VERDICT)
 

@@ -18,7 +18,7 @@ from ytk_core.sandbox import SandboxMode
 from ytk_forge.confined import MEMORY_BYTES, Finished, run_confined
 from ytk_forge.device.compiler import DeviceTool, compile_device
 from ytk_forge.device.driver_stub import SONAME, driver_stub
-from ytk_forge.render import TEMPLATE_DIR
+from ytk_forge.render import CUDA_TYPES_DIR, TEMPLATE_DIR
 from ytk_forge.toolchain import Compiler, Toolchain
 
 COMPILE_LIMIT_S = 300.0
@@ -126,8 +126,8 @@ def compile_plugin(
         objects += ["module.o", SONAME]
     if units.skeleton is not None:
         (workdir / "trt_common.h").write_bytes((TEMPLATE_DIR / "trt_common.h").read_bytes())
-        # The SDK's headers, and the CUDA headers that they include: their warnings are not ours to mend.
-        include = [path for path in (trt_include, Path(device.include_dir) if device else None) if path is not None]
+        # The SDK's headers: their warnings are not ours to mend. What they include of CUDA is ours, and found first.
+        include = [CUDA_TYPES_DIR, *([trt_include] if trt_include is not None else [])]
         host.ours("skeleton", units.skeleton, *SKELETON_FLAGS, system_include=include)
         objects.append("skeleton.o")
     linked = host.step(*flags, *LINK_FLAGS, *objects, "-o", "plugin.so")

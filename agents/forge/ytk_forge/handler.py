@@ -40,11 +40,13 @@ class BuildHandler:
             YtkError: As :func:`ytk_forge.build.build_plugin`; UserError ("bad_params") for unknown parameters.
         """
         try:
-            msgspec.convert(ctx.spec.params, PluginBuildParams)
+            params = msgspec.convert(ctx.spec.params, PluginBuildParams)
         except msgspec.ValidationError as err:
             msg = f"plugin.build: {err}"
             raise UserError(
-                msg, code="bad_params", hint="plugin.build takes no parameters; names are in the bundle."
+                msg,
+                code="bad_params",
+                hint="plugin.build takes declared_abi and nothing else; names are in the bundle.",
             ) from err
         source = await ctx.fetch("source")
         task = BuildTask(
@@ -54,6 +56,7 @@ class BuildHandler:
             sandbox_mode=ctx.sandbox_mode,
             toolchain_dirs=tuple(map(str, self._toolchain_dirs)),
             signing_key=str(self._signing_key) if self._signing_key else None,
+            declared_abi=params.declared_abi,
         )
         summary = await ctx.run_task("ytk_forge.tasks:build", msgspec.to_builtins(task), sandbox=None)
         outputs = await ctx.publish({name: ctx.workdir / task.out_dir / name for name in FILES})

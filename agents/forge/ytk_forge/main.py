@@ -16,10 +16,12 @@ from ytk_core.agent.handler import JobHandler
 from ytk_core.agent.main import AgentSettings, WorkerFacts, agent_main
 from ytk_core.errors import NotAvailableError
 from ytk_forge import cli
+from ytk_forge.trt_headers import DECLARED_FLAG
 
 _log = structlog.get_logger(__name__)
 
 ROLE = "forge"
+MARKED_EFFECT = f"builds only with {DECLARED_FLAG}, and marks each plugin as not target-verified"
 SIGNING_KEY = "signing_key.pem"
 """In the agent's state directory, where no path is given."""
 
@@ -40,13 +42,13 @@ def make_handlers(settings: AgentSettings) -> Sequence[JobHandler]:
 
 
 def describe(settings: AgentSettings) -> WorkerFacts:
-    """Advertise the arch specs of every toolchain that is ready on this machine.
+    """Advertise the arch specs of every toolchain that is ready on this machine, those for marked builds only too.
 
     Raises:
         FormatError: A toolchain file is wrong.
         NotAvailableError: No toolchain is ready; the hint says what to install.
     """
-    from ytk_forge.readiness import problems
+    from ytk_forge.readiness import State, problems, state
     from ytk_forge.toolchain import find_compiler, load_toolchains
 
     arch_specs: dict[str, None] = {}
@@ -54,12 +56,15 @@ def describe(settings: AgentSettings) -> WorkerFacts:
     banners: dict[str, None] = {}
     missing: list[str] = []
     for toolchain in load_toolchains(_toolchain_dirs(settings)):
-        if lacking := problems(toolchain):
+        status, lacking = state(toolchain), problems(toolchain)
+        if status is State.NOT_READY:
             _log.warning("toolchain_not_ready", toolchain=toolchain.name, missing=lacking)
             missing += lacking
             continue
+        if status is State.MARKED:
+            _log.info("toolchain_without_headers", toolchain=toolchain.name, effect=MARKED_EFFECT)
         arch_specs.update(dict.fromkeys(map(str, toolchain.arch_specs())))
-        capabilities.append(f"toolchain=={toolchain.name}")
+        capabilities.append(f"{'toolchain' if status is State.READY else 'marked_toolchain'}=={toolchain.name}")
         banners[find_compiler(toolchain).banner] = None
     if not arch_specs:
         msg = f"no toolchain is ready on this machine: {' '.join(missing)}"

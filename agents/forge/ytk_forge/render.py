@@ -30,6 +30,7 @@ RENDERER_VERSION = "2"
 """Part of every build's cache key: increase it with any change to what is rendered."""
 
 TEMPLATE_DIR = Path(__file__).parent / "templates"
+CUDA_TYPES_DIR = TEMPLATE_DIR / "cuda_types"
 ATTRIBUTE_NUMBER = {AttributeType.INTS: 1, AttributeType.FLOATS: 2, AttributeType.STRING: 3}
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 

@@ -82,8 +82,12 @@ def selftest_bundle(device_kind: str = "cpu") -> KernelBundle:
     return KernelBundle(header='#include "ytk_cuda.h"\n', source=_CUDA_SOURCE, meta=meta)
 
 
-def selftest(arch: ArchSpec, toolchains: Sequence[Toolchain], mode: SandboxMode) -> PluginManifest:
+def selftest(
+    arch: ArchSpec, toolchains: Sequence[Toolchain], mode: SandboxMode, *, declared_abi: bool = False
+) -> PluginManifest:
     """Build and audit the self-test's kernel for an arch spec, without a cache.
+
+    ``declared_abi``: as in :func:`ytk_forge.build.build_plugin`.
 
     Raises:
         YtkError: As :func:`ytk_forge.build.build_plugin`.
@@ -94,5 +98,11 @@ def selftest(arch: ArchSpec, toolchains: Sequence[Toolchain], mode: SandboxMode)
             render_bundle(selftest_bundle(arch.device_kind)), encoding="utf-8"
         )
         return build_plugin(
-            work / "selftest.module_source.py", arch, work / "out", work / "cache", mode, toolchains=toolchains
+            work / "selftest.module_source.py",
+            arch,
+            work / "out",
+            work / "cache",
+            mode,
+            toolchains=toolchains,
+            declared_abi=declared_abi,
         )

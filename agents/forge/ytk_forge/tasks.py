@@ -27,6 +27,7 @@ class BuildTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     toolchain_dirs: tuple[str, ...] = ()
     signing_key: str | None = None
     """Path of the private key; None: the manifest is not signed."""
+    declared_abi: bool = False
 
 
 def build(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
@@ -48,6 +49,7 @@ def build(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         toolchains=load_toolchains([Path(entry) for entry in wanted.toolchain_dirs]),
         log=_say,
         signing_key=load_key(Path(wanted.signing_key)) if wanted.signing_key else None,
+        declared_abi=wanted.declared_abi,
     )
     report_progress(1.0, "built")
     return {
@@ -59,7 +61,8 @@ def build(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         "so_bytes": (out_dir / "plugin.so").stat().st_size,
         "toolchain": manifest.toolchain,
         "checks": [check.name for check in manifest.checks],
-        "unverified": [] if isinstance(manifest.unverified, msgspec.UnsetType) else list(manifest.unverified),
+        "unverified": list(manifest.unseen),
+        "target_verified": manifest.target_verified,
         "signed_by": None if isinstance(manifest.signature, msgspec.UnsetType) else manifest.signature.key_id,
     }
 

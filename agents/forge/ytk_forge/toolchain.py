@@ -89,7 +89,10 @@ class DeviceCode(_Strict, frozen=True, kw_only=True):
     launch: DeviceLaunch
     install: str
     path: str = ""
-    """Of nvcc; empty: the one on PATH. NVRTC is found among the Python packages."""
+    """Of nvcc; empty: the one on PATH. For NVRTC: a directory of Python packages (``pip install --target``) that is looked through
+    before those of this interpreter."""
+    prefer: list[str] = []
+    """Versions of NVRTC to take before ``version`` where they are installed, best first."""
 
 
 class TensorRTAbi(enum.StrEnum):
@@ -241,14 +244,19 @@ def glibc_of(arch: ArchSpec) -> Version:
 def load_toolchain(path: Path) -> Toolchain:
     """Read and check one toolchain file.
 
+    ``extends = "NAME"`` takes everything that the file does not say from the shipped toolchain of that name, its name included.
+
     Raises:
         FormatError: It is not TOML, has unknown or missing keys, or a value is out of range; file and key are named.
     """
-    try:
-        tree: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
-        msg = f"{path}: not a readable toolchain file: {err}"
-        raise FormatError(msg, code="bad_toolchain", hint="docs/reference/toolchains.md has the schema.") from err
+    tree = _read_tree(path)
+    if (base := tree.pop("extends", None)) is not None:
+        shipped = SHIPPED_DIR / f"{base}.toml"
+        if not shipped.is_file():
+            known = ", ".join(sorted(each.stem for each in SHIPPED_DIR.glob("*.toml")))
+            msg = f"{path}: extends {base!r}, which is no shipped toolchain"
+            raise FormatError(msg, code="bad_toolchain", hint=f"There are: {known}.")
+        tree = _merged(_read_tree(shipped), tree)
     try:
         toolchain = msgspec.convert(tree, Toolchain)
         _check(toolchain)
@@ -256,6 +264,20 @@ def load_toolchain(path: Path) -> Toolchain:
         msg = f"{path}: {err}"
         raise FormatError(msg, code="bad_toolchain", hint="docs/reference/toolchains.md has the schema.") from err
     return toolchain
+
+
+def _read_tree(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
+        msg = f"{path}: not a readable toolchain file: {err}"
+        raise FormatError(msg, code="bad_toolchain", hint="docs/reference/toolchains.md has the schema.") from err
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Give the base with the keys of ``changes`` in place of its own, section by section."""
+    both = {key: _merged(base[key], value) for key, value in changes.items() if isinstance(base.get(key), dict)}
+    return base | changes | both
 
 
 def _check(toolchain: Toolchain) -> None:
@@ -292,6 +314,8 @@ def _check(toolchain: Toolchain) -> None:
     for section in (toolchain.device, toolchain.tensorrt):
         if section is not None:
             parse_version(section.version)
+    for version in toolchain.device.prefer if toolchain.device is not None else ():
+        parse_version(version)
     if host.max_glibc != "arch":
         parse_version(host.max_glibc)
     table = {host.max_glibcxx: host.max_glibcxx} if isinstance(host.max_glibcxx, str) else host.max_glibcxx

@@ -108,6 +108,7 @@ def assemble_bundle(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
                 name=file.name,
                 version=file.version,
                 signed_by=each.signed_by or msgspec.UNSET,
+                target_verified=msgspec.UNSET if plugin.manifest.target_verified else False,
             )
         )
     manifest = EngineManifest(

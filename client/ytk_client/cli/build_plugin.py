@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, path_type=Path),
     help="The .so to write; its manifest goes beside it.",
 )
+@click.option(
+    "--declared-abi",
+    is_flag=True,
+    help="Where Forge has no headers of this TensorRT: build against an interface declared by hand; the plugin is marked.",
+)
 @click.option("--no-cache", is_flag=True, help="Build anew even if this build was done before.")
 @format_option("--format")
 @follow_options
@@ -49,6 +54,7 @@ def build_plugin(
     plugin_namespace: str | None,
     source: Path,
     so_path: Path,
+    declared_abi: bool,
     no_cache: bool,
     output: str,
     detach: bool,
@@ -60,14 +66,23 @@ def build_plugin(
 
     Writes the .so and <so>.manifest.json, and prints the option to paste into `ytk embedded compile`.
     """
+    import msgspec
+
     from ytk_client.plugins import manifest_path, prepare_source
     from ytk_core.formats.plugin_manifest import read_plugin_manifest
-    from ytk_core.jobs import JobKind, JobSpec
+    from ytk_core.jobs import JobKind, JobSpec, PluginBuildParams
 
     text = prepare_source(source, arch, name=plugin_name, namespace=plugin_namespace)
     manifest_file = manifest_path(so_path)
     check_outputs(so_path, manifest_file)
-    spec = JobSpec(kind=JobKind.PLUGIN_BUILD, arch_spec=arch, wall_limit_s=900.0, no_cache=no_cache)
+    spec = JobSpec(
+        kind=JobKind.PLUGIN_BUILD,
+        arch_spec=arch,
+        # Only where asked for: the key of the result cache stays that of every other build.
+        params=msgspec.to_builtins(PluginBuildParams(declared_abi=True)) if declared_abi else {},
+        wall_limit_s=900.0,
+        no_cache=no_cache,
+    )
     with tempfile.TemporaryDirectory(prefix="ytk-build-plugin-") as directory:
         copy = Path(directory) / source.name
         copy.write_text(text, encoding="utf-8")
@@ -87,6 +102,8 @@ def build_plugin(
                 "job": job.id,
                 "from_cache": job.from_cache,
                 "checks": manifest.checks,
+                "target_verified": manifest.target_verified,
+                "unverified": manifest.unseen,
             }
         )
         return
@@ -96,8 +113,10 @@ def build_plugin(
             (check.name, "ok" if check.ok else f"FAILED: wanted {check.wanted}", check.found)
             for check in manifest.checks
         ],
-        title=f"{manifest.meta.plugin_namespace}::{manifest.meta.plugin_name} for {manifest.arch_spec}",
+        title=f"{manifest.meta.plugin_namespace}::{manifest.meta.plugin_name} for {manifest.arch_spec}{manifest.mark}",
     )
+    for text in manifest.unseen:
+        note(text)
     note("add this to `ytk embedded compile`:")
     click.echo(option)
 

@@ -58,7 +58,7 @@ def _tables(manifest: EngineManifest, content: dict[str, Any], layers: list[dict
         Table(
             title="Plugins",
             columns=("PLUGIN", "VERSION", "FILE", "DIGEST"),
-            rows=tuple((f"{p.namespace}::{p.name}", p.version, p.file, p.digest) for p in manifest.plugins),
+            rows=tuple((f"{p.namespace}::{p.name}{p.mark}", p.version, p.file, p.digest) for p in manifest.plugins),
         ),
         Table(
             title="Files",

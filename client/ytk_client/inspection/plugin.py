@@ -12,10 +12,13 @@ from ytk_client.plugins import manifest_path
 from ytk_core.archspec import ArchSpec
 from ytk_core.digests import digest_file
 from ytk_core.errors import FormatError
-from ytk_core.formats.plugin_manifest import PluginManifest, read_plugin_manifest
+from ytk_core.formats.plugin_manifest import NOT_TARGET_VERIFIED, PluginManifest, read_plugin_manifest
 
 _ENTRY = "ytk_plugin"
 _TENSORRT_ENTRIES = ("getCreators", "getPluginCreators", "initLibNvInferPlugins")
+_WITH_HEADERS = (
+    "Build it with a Forge that has the headers of the target's TensorRT: `ytk-forge toolchains` says how to get them."
+)
 _BUILD_AGAIN = "Build the plugin again with `ytk embedded build-plugin`."
 
 
@@ -48,7 +51,7 @@ def inspect_plugin(path: Path, request: Request) -> Inspection:
         content={"manifest": manifest, "matches_manifest": same, "elf": facts},
         fields=(
             ("arch spec", manifest.arch_spec),
-            ("toolchain", manifest.toolchain),
+            ("toolchain", manifest.toolchain + manifest.mark),
             ("this file", "the audited one" if same else f"NOT the audited one ({manifest.so_digest})"),
             ("signed by", signer or "nobody"),
             *(() if facts is None else _elf_fields(facts)),
@@ -95,8 +98,13 @@ def _manifest_findings(manifest: PluginManifest, same: bool, facts: ElfFacts | N
             )
         )
     found += [
-        Finding(kind="unverified", severity=Severity.NOTE, message=text, fix="Only the target can tell.")
-        for text in (manifest.unverified or ())
+        Finding(
+            kind="unverified",
+            severity=Severity.WARNING if text.startswith(NOT_TARGET_VERIFIED) else Severity.NOTE,
+            message=text,
+            fix=_WITH_HEADERS if text.startswith(NOT_TARGET_VERIFIED) else "Only the target can tell.",
+        )
+        for text in manifest.unseen
     ]
     fix = f"Build it for this target: ytk embedded build-plugin -a {request.arch} ..."
     return [

@@ -26,6 +26,7 @@ from ytk_core.errors import FormatError, UserError
 from ytk_core.files import atomic_dir, atomic_write
 from ytk_core.formats import codec
 from ytk_core.formats.benchmark import BenchmarkRow, LayerTime
+from ytk_core.formats.plugin_manifest import MARK
 
 __all__ = [
     "BenchmarkRow",
@@ -57,7 +58,8 @@ class PluginEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """A plugin inside the bundle; ``file`` is its member name.
 
     ``signed_by``: id of the trusted key whose signature the worker checked before it loaded the plugin; absent where the
-    worker loads unsigned plugins too and this was one.
+    worker loads unsigned plugins too and this was one. ``target_verified``: False where the plugin's manifest says that it is
+    not; absent otherwise.
     """
 
     file: str
@@ -66,6 +68,12 @@ class PluginEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     name: str
     version: str
     signed_by: str | msgspec.UnsetType = msgspec.UNSET
+    target_verified: bool | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def mark(self) -> str:
+        """What tables add to its name; empty where there is nothing to warn of."""
+        return MARK if self.target_verified is False else ""
 
 
 class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

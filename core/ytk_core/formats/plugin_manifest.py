@@ -16,6 +16,9 @@ from ytk_core.formats.plugin_meta_checks import meta_digest, validate
 
 SCHEMA_VERSION = 1
 SUFFIX = ".manifest.json"
+NOT_TARGET_VERIFIED = "Not target-verified"
+"""How the sentence in ``unverified`` begins that says so."""
+MARK = " (NOT TARGET-VERIFIED)"
 
 
 class CheckResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -54,6 +57,21 @@ class PluginManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     unverified: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """What no check could see on the machine that built it, a sentence each: only the target can tell."""
     signature: ManifestSignature | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """What only the target can tell; empty where every check was made."""
+        return () if isinstance(self.unverified, msgspec.UnsetType) else self.unverified
+
+    @property
+    def mark(self) -> str:
+        """What tables add to its name; empty where there is nothing to warn of."""
+        return "" if self.target_verified else MARK
+
+    @property
+    def target_verified(self) -> bool:
+        """Whether it was compiled against the target engine's own interface; no table shows the plugin without this mark."""
+        return not any(text.startswith(NOT_TARGET_VERIFIED) for text in self.unseen)
 
     @property
     def ok(self) -> bool:

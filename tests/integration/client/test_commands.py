@@ -10,11 +10,12 @@ import socket
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ytk_core.errors import ExitCode, FailureClass, UserError
 from ytk_core.formats.kernel_bundle import parse_bundle
-from ytk_core.formats.plugin_manifest import SUFFIX
+from ytk_core.formats.plugin_manifest import SUFFIX, PluginManifest
 from ytk_core.jobs import Failure, JobKind, JobState
 
 from fakes import client_files as files
@@ -91,6 +92,24 @@ def test_build_plugin_json_is_only_json(ytk, fake, source, built):
     shown = json.loads(result.out)
     assert shown["custom_plugin"] == "--custom-plugin Fold.so"
     assert shown["checks"][0]["name"] == "machine"
+
+
+def test_a_plugin_without_the_targets_headers_is_marked_wherever_it_shows(ytk, fake, source, built, tmp_path):
+    manifest = msgspec.json.decode(built["manifest.json"], type=PluginManifest)
+    marked = msgspec.structs.replace(manifest, unverified=("Not target-verified: built by hand.", "No GPU ran it."))
+    answer = built | {"manifest.json": msgspec.json.encode(marked)}
+    fake.answer(JobKind.PLUGIN_BUILD, outputs=answer)
+    result = build_plugin(ytk, source, "-o", "Fold.so", "--declared-abi")
+    assert result.code == 0, result.err
+    assert "(NOT TARGET-VERIFIED)" in result.out + result.err
+    assert "No GPU ran it." in result.err
+    assert fake.specs(JobKind.PLUGIN_BUILD)[0].params == {"declared_abi": True}
+    shown = ytk("embedded", "inspect", "Fold.so")
+    assert "(NOT TARGET-VERIFIED)" in shown.out
+    assert "ytk-forge toolchains" in shown.out
+    fake.answer(JobKind.PLUGIN_BUILD, outputs=answer)
+    told = json.loads(build_plugin(ytk, source, "-o", "Fold.so", "--format", "json").out)
+    assert (told["target_verified"], len(told["unverified"])) == (False, 2)
 
 
 def test_build_failure_names_whose_it_is_and_leaves_nothing(ytk, fake, source):

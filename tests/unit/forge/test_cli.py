@@ -14,9 +14,11 @@ from ytk_core.formats.kernel_bundle import render_bundle
 from ytk_core.formats.plugin_manifest import read_plugin_manifest
 from ytk_core.signing import load_or_create_key, verify_manifest
 from ytk_forge.main import main
+from ytk_forge.readiness import problems
 from ytk_forge.toolchain import SHIPPED_DIR
 
 from fakes import kernel_bundles as bundles
+from fakes.forge_toolchains import SHIPPED
 
 
 @pytest.fixture
@@ -63,6 +65,18 @@ class TestToolchains:
         assert result.exit_code == ExitCode.YOURS
         assert "no toolchain 'vax'" in result.stderr
         assert "amd64-linux-gcc" in result.stderr
+
+    def test_one_that_builds_marked_plugins_only_says_so_and_how_to_do_better(self, run):
+        jetson = SHIPPED["arm64-sm87-l4t364-cu126-trt103"]
+        if problems(jetson, declared=True):
+            pytest.skip(" ".join(problems(jetson, declared=True)))
+        result = run("toolchains", jetson.name)
+        assert result.exit_code == ExitCode.OK
+        first, *rest = result.stdout.splitlines()
+        assert "ready, only with --declared-abi: NOT TARGET-VERIFIED" in first
+        assert "  TensorRT: declared interface 1 (no SDK headers)" in rest
+        assert any(line.startswith("  device code: NVRTC ") for line in rest)
+        assert any("missing: toolchain" in line and "set tensorrt.include_dir" in line for line in rest)
 
     def test_one_that_is_not_ready_is_a_failure_only_when_asked_for(self, run, tmp_path):
         text = (SHIPPED_DIR / "amd64-linux-gcc.toml").read_text()

@@ -23,6 +23,7 @@ from ytk_forge import audit as audits
 from ytk_forge.build import build_plugin
 from ytk_forge.device import checks
 from ytk_forge.device.checks import device_checks, read_device_sections
+from ytk_forge.device.compiler import find_device_compiler
 from ytk_forge.readiness import problems
 from ytk_forge.toolchain import DeviceCode, Toolchain
 
@@ -289,6 +290,35 @@ class TestFinding:
         assert caught.value.code == "cuda_headers_missing"
         (include / "cuda.h").write_text("#define CUDA_VERSION 11080\n")
         assert find_nvrtc(device.version, device.install, [tmp_path]).include_dir == str(include)
+
+    def test_the_best_version_that_is_there(self, tmp_path):
+        """A newer NVRTC in a directory of its own, as `pip install --target` makes it, beside the one that will do."""
+
+        def install(root: Path, version: str) -> None:
+            lib, include = root / "nvidia/cuda_nvrtc/lib", root / "nvidia/cuda_runtime/include"
+            for directory in (lib, include):
+                directory.mkdir(parents=True)
+            (lib / f"libnvrtc-builtins.so.{version}").touch()
+            (lib / f"libnvrtc.so.{version.split('.', maxsplit=1)[0]}").touch()
+            (include / "cuda_fp16.h").touch()
+            major, minor = version.split(".")
+            (include / "cuda.h").write_text(f"#define CUDA_VERSION {int(major) * 1000 + int(minor) * 10}\n")
+
+        for name, version in (("old", "7.5"), ("new", "12.6")):
+            install(tmp_path / name, version)
+
+        def found(path: str, *prefer: str) -> str:
+            changes = {"path": path and str(tmp_path / path), "prefer": prefer, "version": "7.5"}
+            device = msgspec.convert(msgspec.to_builtins(HERE.device) | changes, DeviceCode)
+            tool = find_device_compiler(msgspec.structs.replace(HERE, device=device))
+            assert tool is not None
+            return tool.version
+
+        assert found("new", "12.6") == "12.6"
+        assert found("old", "12.6") == "7.5", "what is preferred is not there"
+        assert found("old") == "7.5"
+        with pytest.raises(NotAvailableError, match=r"no NVRTC 7\.5"):
+            found("", "8.0")
 
     @pytest.mark.parametrize("change", [{"compiler": "clang"}, {"launch": "cudart"}])
     def test_what_this_forge_does_not_do(self, change):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,13 @@ from ytk_core.formats.plugin_manifest import read_plugin_manifest
 from ytk_core.jobs import JobKind, JobSpec
 from ytk_core.signing import load_or_create_key, verify_manifest
 from ytk_forge.handler import BuildHandler
+from ytk_forge.readiness import problems
 
+from fakes import cuda_bundles
 from fakes import kernel_bundles as bundles
+from fakes.forge_toolchains import SHIPPED
+
+JETSON = SHIPPED["arm64-sm87-l4t364-cu126-trt103"]
 
 
 @pytest.fixture
@@ -51,6 +57,20 @@ async def test_outputs_summary_and_log(run, arch):
     assert (summary["namespace"], summary["name"], summary["arch_spec"]) == ("yasp", "Col2im", str(arch))
     assert summary["so_digest"] == manifest.so_digest
     assert "# audit shape: ok" in log
+
+
+@pytest.mark.skipif(bool(problems(JETSON, declared=True)), reason=" ".join(problems(JETSON, declared=True)))
+async def test_a_plugin_without_headers_is_built_only_where_it_was_asked_for_and_is_marked(run, tmp_path):
+    arch = str(JETSON.arch_specs()[0])
+    with pytest.raises(UserError, match=r"TensorRT 10\.3: no headers") as caught:
+        await run(cuda_bundles.fold(), arch_spec=arch)
+    assert "ytk embedded build-plugin --declared-abi" in caught.value.hint
+    shutil.rmtree(tmp_path / "work")
+    outcome, log = await run(cuda_bundles.fold(), arch_spec=arch, params={"declared_abi": True})
+    assert outcome.result.summary["target_verified"] is False
+    manifest = read_plugin_manifest(outcome.outputs["manifest.json"])
+    assert (manifest.ok, manifest.mark) == (True, " (NOT TARGET-VERIFIED)")
+    assert "no SDK headers" in log
 
 
 async def test_the_manifest_is_signed_also_when_the_build_was_cached(run, tmp_path):

@@ -11,6 +11,9 @@ from ytk_core.errors import ExitCode, NotAvailableError
 from ytk_core.jobs import JobKind
 from ytk_core.signing import load_key, read_trusted_keys
 from ytk_forge.main import describe, main, make_handlers
+from ytk_forge.readiness import State, state
+
+from fakes.forge_toolchains import SHIPPED
 
 
 def settings(tmp_path: Path, *toolchain_dirs: Path) -> AgentSettings:
@@ -32,6 +35,16 @@ def test_advertises_every_level_of_the_ready_toolchains(tmp_path):
     assert len(set(facts.arch_specs)) == len(facts.arch_specs)
     assert "toolchain==amd64-linux-gcc" in facts.capabilities
     assert facts.device_uid == "", "it never measures"
+
+
+def test_tells_toolchains_for_marked_builds_from_the_others(tmp_path):
+    ready = {name: state(toolchain) for name, toolchain in SHIPPED.items()}
+    capabilities = describe(settings(tmp_path)).capabilities
+    arch_specs = describe(settings(tmp_path)).arch_specs
+    for name, found in ready.items():
+        assert (f"toolchain=={name}" in capabilities) == (found is State.READY)
+        assert (f"marked_toolchain=={name}" in capabilities) == (found is State.MARKED)
+        assert (name in arch_specs) == (found is not State.NOT_READY)
 
 
 def test_refuses_to_start_without_a_compiler(tmp_path, monkeypatch):

@@ -18,10 +18,11 @@ from ytk_core.errors import FormatError, NotAvailableError, ToolkitError
 from ytk_core.formats.kernel_bundle import KernelBundle, render_bundle
 from ytk_core.formats.plugin_meta import Variant
 from ytk_forge import build as builds
+from ytk_forge import trt_headers
 from ytk_forge.audit import audit, read_library, static_checks
 from ytk_forge.build import build_plugin
 from ytk_forge.probe import registry
-from ytk_forge.readiness import problems
+from ytk_forge.readiness import State, problems, state
 from ytk_forge.render import render_skeleton
 from ytk_forge.toolchain import SHIPPED_DIR, TensorRTAbi, Toolchain, find_compiler
 from ytk_forge.trt_headers import DECLARED_DIR, find_headers
@@ -172,6 +173,8 @@ class TestAudit:
 
     def test_without_headers_it_is_marked(self, attempt):
         manifest, _ = attempt(bundles.scale(), TRT10)
+        assert not manifest.target_verified
+        assert manifest.mark == " (NOT TARGET-VERIFIED)"
         assert any(text.startswith("Not target-verified") for text in manifest.unverified)
         found = {check.name: check.found for check in manifest.checks}
         assert (
@@ -235,6 +238,43 @@ class TestAudit:
         assert not none.ok, "the registry of 10 finds nothing in a plugin for 8.6"
 
 
+HOPPER, REAL_THOR = SHIPPED["amd64-sm90-linux-cu130-trt1014"], SHIPPED["arm64-sm110-linux-cu130-trt1014"]
+
+
+class TestRealHeaders:
+    """Compiled against NVIDIA's own headers; nothing of it is declared by hand."""
+
+    @pytest.fixture(autouse=True)
+    def _headers(self, request):
+        toolchain = request.getfixturevalue("toolchain") if "toolchain" in request.fixturenames else HOPPER
+        if missing := problems(toolchain):
+            pytest.skip(" ".join(missing))
+
+    @pytest.mark.parametrize("bundle", [bundles.scale, bundles.fold, bundles.depthwise], ids=lambda make: make.__name__)
+    def test_every_form_of_plugin_compiles_and_is_registered(self, attempt, bundle):
+        manifest, _ = attempt(bundle(), HOPPER)
+        assert manifest.tools["tensorrt"] == "TensorRT 10.14.1 headers of kernel-lens==2.0.1"
+        assert manifest.target_verified
+        found = {check.name: check for check in manifest.checks}
+        assert found["registered"].ok
+        if not registry.why_not(HOPPER):
+            assert found["registry"].ok
+
+    @pytest.mark.parametrize("toolchain", [HOPPER, REAL_THOR], ids=["x86-64", "Thor, emulated"])
+    def test_what_we_declare_by_hand_is_what_the_headers_say(self, attempt, drive, toolchain):
+        """A host of the declared interface drives a plugin of the real one from node to launch: a slot out of place would crash."""
+        lines = drive(10, attempt(bundles.scale(), toolchain)[1], *SCALE_FIELDS, toolchain=toolchain)
+        for line in (
+            "core yasp::Scale 1 outputs 2",
+            "formats f32 4 of 4",
+            "shape 5 8",
+            "workspace 640",
+            "enqueue 0",
+            "end 0",
+        ):
+            assert line in lines
+
+
 class TestRendered:
     @pytest.mark.parametrize("major", [8, 10])
     def test_nothing_registers_itself(self, major):
@@ -255,19 +295,63 @@ class TestRendered:
 
 class TestHeaders:
     @pytest.mark.parametrize("name", sorted(SHIPPED))
-    def test_without_them_the_build_is_refused_and_says_what_to_set(self, name):
+    def test_without_them_the_build_is_refused_and_says_what_to_set(self, name, monkeypatch):
+        monkeypatch.setattr(trt_headers, "_packaged", lambda _package: None)
         with pytest.raises(NotAvailableError) as caught:
             find_headers(SHIPPED[name])
         assert caught.value.code == "tensorrt_headers_missing"
         assert "tensorrt.include_dir is empty" in caught.value.message
-        assert f"copy the toolchain file {name}.toml" in caught.value.hint
+        assert f'extends = "{name}"' in caught.value.hint
         assert 'include_dir = "/path/to/include"' in caught.value.hint
         assert ('abi = "declared"' in caught.value.hint) == ("trt86" not in name)
+        assert ("build-plugin --declared-abi" in caught.value.hint) == ("trt86" not in name)
+        assert ("pip install --no-deps kernel-lens==" in caught.value.hint) == name.endswith("trt1014")
         assert any("tensorrt.include_dir is empty" in text for text in problems(SHIPPED[name]))
 
     def test_8_6_has_no_way_round(self):
+        orin = SHIPPED["arm64-sm87-dos6010-cu114-trt86"]
         with pytest.raises(NotAvailableError):
-            find_headers(with_trt(SHIPPED["arm64-sm87-dos6010-cu114-trt86"], abi=TensorRTAbi.DECLARED))
+            find_headers(with_trt(orin, abi=TensorRTAbi.DECLARED))
+        with pytest.raises(NotAvailableError):
+            find_headers(orin, declared=True)
+        assert state(orin) is State.NOT_READY
+
+    def test_a_build_that_asks_for_it_gets_the_declared_interface(self):
+        jetson = SHIPPED["arm64-sm87-l4t364-cu126-trt103"]
+        found = find_headers(jetson, declared=True)
+        assert found is not None
+        assert (found.declared, found.include_dir) == (True, str(DECLARED_DIR))
+
+    def test_an_sdk_comes_before_everything(self, tmp_path):
+        (tmp_path / "NvInferRuntime.h").write_text("#define NV_TENSORRT_MAJOR 10\n")
+        found = find_headers(with_trt(TRT10, include_dir=str(tmp_path)), declared=True)
+        assert found is not None
+        assert (found.declared, found.include_dir) == (False, str(tmp_path))
+
+    def test_a_package_counts_only_with_the_very_headers_that_are_known(self, tmp_path, monkeypatch):
+        include = tmp_path / "some_package" / "include"
+        include.mkdir(parents=True)
+        (tmp_path / "some_package" / "__init__.py").write_text("raise SystemExit('imported')")
+        for name in trt_headers._INCLUDED:
+            (include / name).write_text(f"// {name}\n")
+        (include / "NvInferVersion.h").write_text("#define NV_TENSORRT_MAJOR 10\n#define NV_TENSORRT_MINOR 13\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        package = trt_headers.PackagedHeaders(
+            version="10.13",
+            requirement="some-package==1",
+            module="some_package",
+            directory="include",
+            digest=str(trt_headers.included_digest(include)),
+        )
+        monkeypatch.setattr(trt_headers, "PACKAGED", (package,))
+        found = find_headers(TRT10)
+        assert found is not None
+        assert (found.banner, found.declared) == ("TensorRT 10.13 headers of some-package==1", False)
+        trt_headers._packaged.cache_clear()
+        (include / "NvInferRuntimePlugin.h").write_text("// another interface\n")
+        found = find_headers(TRT10)
+        assert found is not None
+        assert found.declared, "TRT10 asks for the declared interface where there is nothing better"
 
     def test_a_directory_without_them_and_those_of_another_version(self, tmp_path):
         with pytest.raises(NotAvailableError, match=r"no NvInferRuntime\.h in"):

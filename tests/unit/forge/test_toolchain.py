@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ytk_core.archspec import ArchSpec, host_arch_specs, host_runtime
@@ -124,6 +125,22 @@ class TestLookup:
         write(tmp_path, SHIPPED.read_text().replace("x86-64 CPU kernels", "MINE"))
         found = load_toolchains([tmp_path])
         assert [t.description.startswith("MINE") for t in found if t.name == "amd64-linux-gcc"] == [True]
+
+    def test_a_file_that_extends_a_shipped_one_says_only_what_differs(self, tmp_path):
+        name = "arm64-sm87-dos6010-cu114-trt86"
+        (tmp_path / "sdk.toml").write_text(f'extends = "{name}"\n[tensorrt]\ninclude_dir = "/opt/include"\n')
+        shipped = load_toolchain(SHIPPED_DIR / f"{name}.toml")
+        (mine,) = [each for each in load_toolchains([tmp_path]) if each.name == name]
+        assert mine.tensorrt is not None
+        assert mine.tensorrt.include_dir == "/opt/include"
+        tensorrt = msgspec.structs.replace(mine.tensorrt, include_dir="")
+        assert msgspec.structs.replace(mine, tensorrt=tensorrt) == shipped
+
+    def test_a_file_that_extends_nothing_we_ship(self, tmp_path):
+        (tmp_path / "sdk.toml").write_text('extends = "vax"\n')
+        with pytest.raises(FormatError, match="extends 'vax', which is no shipped toolchain") as caught:
+            load_toolchains([tmp_path])
+        assert "amd64-linux-gcc" in caught.value.hint
 
     def test_missing_directory(self, tmp_path):
         with pytest.raises(UserError, match="no toolchain directory"):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from ytk_core.cuda.nvrtc import Nvrtc, compile_with_nvrtc, find_nvrtc
+from ytk_core.cuda.nvrtc import Nvrtc, compile_with_nvrtc, find_nvrtc, search_dirs
 from ytk_core.cuda.result import DeviceResult
 from ytk_core.errors import NotAvailableError
 from ytk_core.sandbox import SandboxMode
 from ytk_forge.device.nvcc import Nvcc, compile_with_nvcc, find_nvcc
-from ytk_forge.toolchain import DeviceCompiler, DeviceLaunch, Toolchain
+from ytk_forge.toolchain import DeviceCode, DeviceCompiler, DeviceLaunch, Toolchain
 
 DeviceTool: TypeAlias = Nvrtc | Nvcc
 
@@ -30,11 +31,18 @@ def find_device_compiler(toolchain: Toolchain) -> DeviceTool | None:
         hint = 'Use compiler = "nvrtc" or "nvcc", and launch = "driver".'
         raise NotAvailableError(msg, code="device_compiler_unsupported", hint=hint)
     try:
-        return (
-            find_nvrtc(device.version, device.install) if device.compiler is DeviceCompiler.NVRTC else find_nvcc(device)
-        )
+        return _nvrtc_of(device) if device.compiler is DeviceCompiler.NVRTC else find_nvcc(device)
     except NotAvailableError as err:
         raise NotAvailableError(f"toolchain {toolchain.name}: {err.message}", code=err.code, hint=err.hint) from err
+
+
+def _nvrtc_of(device: DeviceCode) -> Nvrtc:
+    """Give the best NVRTC of those that a toolchain names, from its own directory of packages or this interpreter's."""
+    places = [*([Path(device.path) / "nvidia"] if device.path else []), *search_dirs()]
+    for version in device.prefer:
+        with contextlib.suppress(NotAvailableError):
+            return find_nvrtc(version, device.install, places)
+    return find_nvrtc(device.version, device.install, places)
 
 
 def compile_device(
