@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ytk_gaia.evaluator.candidate_runner import CContext, CTensor
+from ytk_core.abi.ctypes_abi import ABI_VERSION, Context, Tensor
 
 _ALIGNMENT = 64
 
 
 def _tensors(base: int, described: list[dict[str, Any]]) -> Any:
-    array = (CTensor * max(1, len(described)))()
+    array = (Tensor * max(1, len(described)))()
     for tensor, facts in zip(array, described, strict=False):
         tensor.data, tensor.dtype, tensor.rank = base + facts["offset"], facts["dtype"], len(facts["dims"])
         tensor.scale = 1.0
@@ -37,7 +37,8 @@ def main(manifest: Path) -> None:
             room = int(call["workspace"])
             memory = ctypes.create_string_buffer(room + _ALIGNMENT)
             start = -(-ctypes.addressof(memory) // _ALIGNMENT) * _ALIGNMENT
-            context = CContext(ctypes.sizeof(CContext), 1, None, 0, 0, start, room, None, 1, 0)
+            context = Context(size=ctypes.sizeof(Context), abi_version=ABI_VERSION, threads=1)
+            context.workspace, context.workspace_bytes = start, room
             ins, outs = _tensors(base, call["inputs"]), _tensors(base, call["outputs"])
             launch = getattr(library, call["symbol"])
             status = launch(ctypes.byref(context), ins, len(call["inputs"]), outs, len(call["outputs"]))

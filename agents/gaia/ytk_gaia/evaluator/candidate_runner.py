@@ -1,4 +1,6 @@
-"""The candidate's process: ``candidate_runner.py LIBRARY ARENA_FD``. Standard library only; run as a bare script.
+"""The candidate's process: ``candidate_runner.py ABI_DIR LIBRARY ARENA_FD``. Standard library only; run as a bare script.
+
+``ABI_DIR`` has ``ctypes_abi.py`` (:data:`ytk_core.abi.CTYPES_DIR`), which is standard library only too.
 
 It knows no expected value and gives no verdict. It calls the kernel when told to, copies the outputs aside at once, and
 says how long the call took; the judge decides from the memory it shares. Nothing in this process can be trusted once the
@@ -18,39 +20,7 @@ import json
 import os
 import sys
 import time
-
-
-class CTensor(ctypes.Structure):
-    """ytk_tensor."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("dtype", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("dims", ctypes.c_int64 * 8),
-        ("format", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
-        ("scale", ctypes.c_float),
-        ("reserved2", ctypes.c_int32),
-    )
-
-
-class CContext(ctypes.Structure):
-    """ytk_context."""
-
-    _fields_ = (
-        ("size", ctypes.c_uint32),
-        ("abi_version", ctypes.c_uint32),
-        ("attrs", ctypes.c_void_p),
-        ("attr_count", ctypes.c_int32),
-        ("variant", ctypes.c_int32),
-        ("workspace", ctypes.c_void_p),
-        ("workspace_bytes", ctypes.c_uint64),
-        ("stream", ctypes.c_void_p),
-        ("threads", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
-    )
-
+from typing import Any
 
 _SKIP_S = 0.005  # a thread that does the work by itself would have had as long between two real calls
 _PROT_NONE, _PROT_READ, _PROT_WRITE = 0, 1, 2
@@ -73,8 +43,8 @@ def _protect(address: int, length: int, protection: int) -> None:
         raise OSError(ctypes.get_errno(), "mprotect")
 
 
-def _tensors(base: int, described: list[dict[str, object]]) -> ctypes.Array[CTensor]:
-    array = (CTensor * max(1, len(described)))()
+def _tensors(abi: Any, base: int, described: list[dict[str, object]]) -> Any:
+    array = (abi.Tensor * max(1, len(described)))()
     for tensor, facts in zip(array, described, strict=False):
         dims = facts["dims"]
         assert isinstance(dims, list)
@@ -91,8 +61,11 @@ def _answer(descriptor: int, text: str) -> None:
     os.write(descriptor, text.encode() + b"\n")
 
 
-def main(library_path: str, arena: int) -> None:
+def main(abi_dir: str, library_path: str, arena: int) -> None:
     """Serve one judge until standard input ends."""
+    sys.path.insert(0, abi_dir)
+    import ctypes_abi as abi  # type: ignore[import-not-found]  # found only by a bare interpreter
+
     # Whatever the library prints goes to the log; answers go through a descriptor of their own.
     answers = os.dup(1)
     os.dup2(2, 1)
@@ -101,8 +74,8 @@ def main(library_path: str, arena: int) -> None:
     commands = sys.stdin
     setup = json.loads(commands.readline())
     threads = int(setup["threads"])
-    context = CContext(ctypes.sizeof(CContext), 1, None, 0, 0, None, 0, None, threads, 0)
-    inputs, outputs = _tensors(0, setup["inputs"]), _tensors(0, setup["outputs"])
+    context = abi.Context(size=ctypes.sizeof(abi.Context), abi_version=abi.ABI_VERSION, threads=threads)
+    inputs, outputs = _tensors(abi, 0, setup["inputs"]), _tensors(abi, 0, setup["outputs"])
     nin, nout = len(setup["inputs"]), len(setup["outputs"])
     for tensor in (*inputs, *outputs):
         tensor.data = None
@@ -116,7 +89,7 @@ def main(library_path: str, arena: int) -> None:
         _protect(base + start, length, _PROT_NONE)
     for start, length in layout["read_only"]:
         _protect(base + start, length, _PROT_READ)
-    inputs, outputs = _tensors(base, layout["inputs"]), _tensors(base, layout["outputs"])
+    inputs, outputs = _tensors(abi, base, layout["inputs"]), _tensors(abi, base, layout["outputs"])
     if layout["workspace"] is not None:
         context.workspace = base + layout["workspace"]["offset"]
         context.workspace_bytes = layout["workspace"]["size"]
@@ -156,4 +129,4 @@ def main(library_path: str, arena: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -22,6 +22,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ytk_core.abi import CTYPES_DIR
 from ytk_core.dtypes import ONNX_NUMBER, itemsize
 from ytk_core.sandbox import SandboxMode, SandboxPolicy, wrap
 from ytk_gaia.evaluator import candidate_runner
@@ -161,7 +162,7 @@ class Session:
         self._descriptor = new_descriptor()
         sizes = sum(_bytes_of(t) for t in (*task.inputs, *task.outputs, *task.outputs))
         policy = SandboxPolicy(
-            read_only=(library.parent, Path(candidate_runner.__file__)),
+            read_only=(library.parent, Path(candidate_runner.__file__), CTYPES_DIR),
             memory_bytes=sizes + MAX_WORKSPACE_BYTES + 2 * cache_bytes(),
             file_bytes=1 << 20,
             tmp_bytes=1 << 20,
@@ -170,7 +171,8 @@ class Session:
         )
         # A spinning OpenMP team would steal the judge's processor between calls.
         env = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_DYNAMIC": "false", **child_mark()}
-        runner = [sys.executable, "-I", "-S", candidate_runner.__file__, str(library), str(self._descriptor)]
+        runner = [sys.executable, "-I", "-S", candidate_runner.__file__, str(CTYPES_DIR)]
+        runner += [str(library), str(self._descriptor)]
         self._process = subprocess.Popen(
             wrap(runner, policy, mode, env=env),
             stdin=subprocess.PIPE,
