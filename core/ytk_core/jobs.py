@@ -145,24 +145,32 @@ class PluginBuildParams(_Frozen, frozen=True, kw_only=True):
 
 
 class KernelGenerateParams(_Frozen, frozen=True, kw_only=True):
-    """``kernel.generate``. In: ``region.pt2``. Out: ``bundle.py`` (kernel bundle), ``report.json``.
+    """``kernel.generate``. In: ``region.pt2``, and optionally ``baseline.py``, a kernel bundle to compare with.
 
-    ``config``: the validated ``--config`` keys (docs/reference/kernelgen.md).
+    Out: ``bundle.py`` (kernel bundle), ``report.json``. ``config``: the validated ``--config`` keys (docs/reference/kernelgen.md).
+    ``toolchain``: generator version and compiler of the workers in view; another one is another search. ``name``: of the plugin
+    where the region's file does not say.
     """
 
     config: dict[str, Any] = {}
     gpu: str = ""
+    name: str = ""
+    toolchain: str = ""
 
 
 class KernelEvaluateParams(_Frozen, frozen=True, kw_only=True):
     """``kernel.evaluate``, child of ``kernel.generate``.
 
     In: ``task.npz`` (inputs and float64 expectation per sample), ``task.json``, ``candidates/<id>.py`` (kernel bundles).
-    Out: ``evaluation.json``: a verdict and times per candidate.
+    Out: ``evaluation.json``: a verdict and times per candidate. ``baseline``: id of the candidate that the others are compared with.
+    ``search``: sets the evaluations of a search that must not reuse earlier ones apart from those; a second attempt at that same
+    search finds its own again.
     """
 
     budget_s: float = 60.0
     threads: int = 0
+    baseline: str = ""
+    search: str = ""
 
 
 PARAMS_OF: dict[JobKind, type[_Frozen]] = {

@@ -14,12 +14,16 @@ from ytk_core.agent.handler import JobContext
 from ytk_core.agent.tasks import error_of
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import FailureClass, ToolkitError, UserError
+from ytk_core.formats.kernel_bundle import read_bundle
 from ytk_core.jobs import JobKind, JobResult, JobSpec, JobState, KernelEvaluateParams, KernelGenerateParams, NamedBlob
 from ytk_core.workers import JobView
-from ytk_gaia import search
+from ytk_gaia import search as tasks
 from ytk_gaia.evaluator.verdicts import Evaluation, Verdict, read_evaluation
-from ytk_gaia.report import Report, make_report, require_winner, write_report
+from ytk_gaia.report import GIVEN_BASELINE, Report, make_report, require_winner, write_report
+from ytk_gaia.run_search import search
+from ytk_gaia.search import evaluation_limit_s
 
+BASELINE_INPUT = "baseline.py"
 _FALLBACK_NAME = "Region"
 _P = TypeVar("_P", bound=msgspec.Struct)
 
@@ -59,6 +63,53 @@ class _Generated:
         return task | {f"candidates/{name}.py": self.out / "candidates" / f"{name}.py" for name in ids}
 
 
+@dataclass(frozen=True)
+class _Children:
+    """Has batches judged by child jobs, each by whichever eval worker is free.
+
+    A job's key is what it is asked: task, candidates, budget, reference. A search that is begun again, because its worker or the
+    controller died, asks for the same, and what was finished is answered from the controller's results.
+    """
+
+    ctx: JobContext
+    generated: _Generated
+    config: Mapping[str, Any]
+    arch: str
+    reference: str
+    baseline: Path | None
+
+    async def __call__(self, ids: Sequence[str], budget_s: float) -> Evaluation:
+        """Judge one batch.
+
+        Raises:
+            YtkError: The job failed.
+        """
+        ctx = self.ctx
+        files = self.generated.files([name for name in ids if name != GIVEN_BASELINE])
+        if self.baseline is not None:
+            files[f"candidates/{GIVEN_BASELINE}.py"] = self.baseline
+        params = KernelEvaluateParams(
+            budget_s=budget_s,
+            threads=self.config["threads"],
+            baseline=self.reference,
+            search=ctx.lease.job_id if ctx.spec.no_cache else "",
+        )
+        spec = JobSpec(
+            kind=JobKind.KERNEL_EVALUATE,
+            arch_spec=self.arch,
+            params=msgspec.to_builtins(params),
+            wall_limit_s=evaluation_limit_s(budget_s),
+            measuring=True,
+            priority=ctx.spec.priority,
+        )
+        view = await ctx.wait_job(await ctx.submit_child(spec, files))
+        if view.state is not JobState.SUCCEEDED:
+            if view.failure is not None:
+                raise error_of(view.failure)
+            raise ToolkitError(f"evaluation {view.id} {view.state}: no reason given", code="no_evaluation")
+        return await _evaluation_of(ctx, view)
+
+
 class GenerateHandler:
     """Generates candidates in a sandboxed task, has them measured by child jobs, and publishes the best."""
 
@@ -75,17 +126,18 @@ class GenerateHandler:
             CandidateError: No candidate passed.
             BoardError: No evaluation could be done.
         """
-        config = search.checked_config(_params(ctx, KernelGenerateParams).config)
+        params = _params(ctx, KernelGenerateParams)
+        config = tasks.checked_config(params.config)
         arch = str(_cpu_arch(ctx.spec.arch_spec))
         await ctx.fetch("region.pt2")
         ctx.progress(0.05, "generating candidates")
         generated = _Generated(
             await ctx.run_task(
-                search.GENERATE_TASK,
-                search.generate_arguments("in/region.pt2", _FALLBACK_NAME, config, arch),
-                sandbox=search.generator_sandbox(),
-                wall_limit_s=search.GENERATE_LIMIT_S,
-                env=search.GENERATE_ENV,
+                tasks.GENERATE_TASK,
+                tasks.generate_arguments("in/region.pt2", params.name or _FALLBACK_NAME, config, arch),
+                sandbox=tasks.generator_sandbox(),
+                wall_limit_s=tasks.GENERATE_LIMIT_S,
+                env=tasks.GENERATE_ENV,
                 # Whatever breaks the generator is in the region's file.
                 blame=FailureClass.YOURS,
             ),
@@ -93,65 +145,38 @@ class GenerateHandler:
         )
         for refusal in generated.result["refusals"]:
             ctx.log(f"{refusal['strategy']}/{refusal['plan']} does not apply: {', '.join(refusal['operators'])}")
-        evaluations, notes = await self._measure(ctx, generated, config, arch)
-        result = {**generated.result, "notes": [*generated.result["notes"], *notes]}
-        report = make_report(result, evaluations, config=config, arch_spec=arch)
+        baseline = await self._given_baseline(ctx, config)
+        reference = GIVEN_BASELINE if baseline else generated.result["reference"]
+        measure = _Children(ctx, generated, config, arch, reference, baseline)
+        ids = [*([GIVEN_BASELINE] if baseline else []), *generated.ids]
+        found = await search(
+            ids, reference, config["budget"], measure, lambda part, note: ctx.progress(0.2 + 0.78 * part, note)
+        )
+        for note in found.notes:
+            ctx.log(note)
+        report = make_report(generated.result, found.rungs, config=config, arch_spec=arch, notes=found.notes)
         _log_report(ctx, report)
         return await self._publish(ctx, generated, report)
 
-    async def _measure(
-        self, ctx: JobContext, generated: _Generated, config: Mapping[str, Any], arch: str
-    ) -> tuple[list[Evaluation], list[str]]:
-        groups = search.batches(generated.ids)
-        ctx.progress(0.3, f"measuring {len(generated.ids)} candidates in {len(groups)} job(s)")
-        share = config["budget"] / len(generated.ids)
-        evaluations, notes = await self._evaluate(
-            ctx, [(generated.files(g), share * len(g)) for g in groups], config, arch
-        )
-        last = search.finalists(evaluations)
-        if len(groups) > 1 and last:
-            ctx.progress(0.8, f"measuring the best {len(last)} side by side")
-            final, more = await self._evaluate(ctx, [(generated.files(last), config["budget"] / 2)], config, arch)
-            return [*evaluations, *final], [*notes, *more]
-        return evaluations, notes
-
-    async def _evaluate(
-        self, ctx: JobContext, batches: Sequence[tuple[dict[str, Path], float]], config: Mapping[str, Any], arch: str
-    ) -> tuple[list[Evaluation], list[str]]:
-        """Submit batches and wait for all; a lost batch is a note, unless all are lost."""
-        jobs = []
-        for files, budget_s in batches:
-            params = KernelEvaluateParams(budget_s=budget_s, threads=config["threads"])
-            spec = JobSpec(
-                kind=JobKind.KERNEL_EVALUATE,
-                arch_spec=arch,
-                params=msgspec.to_builtins(params),
-                wall_limit_s=search.evaluation_limit_s(budget_s),
-                measuring=True,
-                priority=ctx.spec.priority,
-                no_cache=ctx.spec.no_cache,
+    async def _given_baseline(self, ctx: JobContext, config: Mapping[str, Any]) -> Path | None:
+        """Bring the kernel to compare with, where there is one."""
+        if all(blob.name != BASELINE_INPUT for blob in ctx.spec.inputs):
+            return None
+        path = await ctx.fetch(BASELINE_INPUT)
+        # Parsed here for the message; the judge parses it again, as it does any candidate.
+        bundle = await asyncio.to_thread(read_bundle, path)
+        if bundle.meta.deployment_target != config["deployment_target"]:
+            raise UserError(
+                f"the baseline is for deployment_target={bundle.meta.deployment_target}, the search for {config['deployment_target']}",
+                code="wrong_baseline",
+                hint="Give a kernel bundle of the same region and deployment target.",
             )
-            jobs.append(await ctx.submit_child(spec, files))
-        views = await asyncio.gather(*(ctx.wait_job(job) for job in jobs))
-        evaluations, notes = [], []
-        for view in views:
-            if view.state is JobState.SUCCEEDED:
-                evaluations.append(await _evaluation_of(ctx, view))
-            else:
-                notes.append(
-                    f"evaluation {view.id} {view.state}: {view.failure.message if view.failure else 'no reason given'}"
-                )
-        if not evaluations:
-            failure = next((v.failure for v in views if v.failure), None)
-            raise error_of(failure) if failure else ToolkitError("; ".join(notes), code="no_evaluation")
-        for note in notes:
-            ctx.log(note)
-        return evaluations, notes
+        return path
 
     async def _publish(self, ctx: JobContext, generated: _Generated, report: Report) -> JobResult:
-        winner = require_winner(report)
         report_path = ctx.workdir / "out" / "report.json"
         await asyncio.to_thread(write_report, report_path, report)
+        winner = require_winner(report)
         bundle = generated.out / "candidates" / f"{winner}.py"
         outputs = await ctx.publish({"bundle.py": bundle, "report.json": report_path})
         best = next(c for c in report.candidates if c.id == winner)
@@ -165,6 +190,8 @@ class GenerateHandler:
                 "min_ms": best.min_ms,
                 "candidates": len(report.candidates),
                 "passed": passed,
+                "reference": report.reference,
+                "vs_reference": best.baseline.median if best.baseline else None,
                 "plugin_name": report.region["name"],
                 "plugin_namespace": report.region["namespace"],
             },
@@ -192,10 +219,12 @@ class EvaluateHandler:
 
     Args:
         device_uid: The device that is measured on.
+        rates: Record of this machine's memory rates (:mod:`ytk_gaia.evaluator.machine_rates`); None: none is kept.
     """
 
-    def __init__(self, device_uid: str = "") -> None:
+    def __init__(self, device_uid: str = "", rates: Path | None = None) -> None:
         self._device_uid = device_uid
+        self._rates = rates
 
     @property
     def kinds(self) -> frozenset[JobKind]:
@@ -213,7 +242,7 @@ class EvaluateHandler:
         _cpu_arch(ctx.spec.arch_spec)
         await ctx.fetch_all()
         summary = await ctx.run_task(
-            search.EVALUATE_TASK,
+            tasks.EVALUATE_TASK,
             {
                 "arch_spec": ctx.spec.arch_spec,
                 "budget_s": params.budget_s,
@@ -221,10 +250,12 @@ class EvaluateHandler:
                 "sandbox_mode": ctx.sandbox_mode,
                 "worker_id": ctx.worker_id,
                 "device_uid": self._device_uid,
+                "baseline": params.baseline,
+                "rates": str(self._rates) if self._rates else "",
             },
             # The judge is trusted; it puts each candidate into a sandbox of its own.
             sandbox=None,
-            wall_limit_s=search.evaluation_limit_s(params.budget_s),
+            wall_limit_s=evaluation_limit_s(params.budget_s),
         )
         outputs = await ctx.publish({"evaluation.json": ctx.workdir / "out" / "evaluation.json"})
         return JobResult(outputs=outputs, summary=summary)

@@ -10,13 +10,16 @@ from pathlib import Path
 
 import click
 
-from ytk_core.agent.device import cpu_device_uid
+from ytk_core.agent.device import cpu_device_uid, runtime_dir
 from ytk_core.agent.handler import JobHandler
 from ytk_core.agent.main import AgentSettings, WorkerFacts, agent_main
 from ytk_core.archspec import ArchSpec, host_arch_specs
 from ytk_core.errors import NotAvailableError
+from ytk_gaia import GENERATOR_VERSION
+from ytk_gaia.evaluator.machine_rates import RATES_FILE
 
 ROLE = "gaia"
+GENERATOR_CAPABILITY = "generator"
 GENERATOR, EVALUATOR = "generator", "evaluator"
 # A CPU kernel is the same for every engine; these are the engines whose arch specs are advertised by default.
 DEFAULT_ENGINES = ("ov20264", "ort132")
@@ -57,7 +60,8 @@ def describe(settings: AgentSettings) -> WorkerFacts:
     """
     specs = _arch_specs(settings)
     if settings.extra["mode"] == GENERATOR:
-        return WorkerFacts(arch_specs=specs, capabilities=torch_capabilities(), device_name="torch generator")
+        capabilities = (*torch_capabilities(), f"{GENERATOR_CAPABILITY}=={GENERATOR_VERSION}")
+        return WorkerFacts(arch_specs=specs, capabilities=capabilities, device_name="torch generator")
     from ytk_gaia.evaluator.build import compiler_version
 
     levels = sorted({ArchSpec.parse(text).device for text in specs}, reverse=True)
@@ -75,7 +79,7 @@ def make_handlers(settings: AgentSettings) -> Sequence[JobHandler]:
 
     if settings.extra["mode"] == GENERATOR:
         return [GenerateHandler()]
-    return [EvaluateHandler(cpu_device_uid())]
+    return [EvaluateHandler(cpu_device_uid(), runtime_dir() / RATES_FILE)]
 
 
 main = agent_main(

@@ -8,13 +8,16 @@ from typing import Any
 
 import msgspec
 
-from ytk_core.errors import CandidateError
+from ytk_core.errors import CandidateError, FormatError
 from ytk_core.files import atomic_write
 from ytk_gaia.evaluator.verdicts import CandidateResult, Evaluation, PairedRatio, Verdict
+from ytk_gaia.rungs import score
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _ALIKE = 1.02
 """Medians this close are a tie on any machine we know; the one with the better best time wins then."""
+GIVEN_BASELINE = "baseline"
+"""Id of a kernel that the user gave to compare with; it never wins."""
 
 
 class CandidateReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +39,11 @@ class CandidateReport(msgspec.Struct, frozen=True, kw_only=True):
     log: str
     cold_ms: float | None
     ratio: PairedRatio | None
+    baseline: PairedRatio | None
+    traffic_bytes: int | None = None
+    """What its loops read and write on paper, at the captured shape."""
+    iterations: int | None = None
+    """How often the bodies of its loops run."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +54,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     arch_spec: str
     winner: str | None
     why: str
+    reference: str
+    """Id of the kernel that every candidate is compared with."""
     candidates: tuple[CandidateReport, ...]
+    pruned: tuple[dict[str, Any], ...]
+    """What another candidate beats on paper: not measured, with the reason."""
     refusals: tuple[dict[str, Any], ...]
     measurements: tuple[dict[str, Any], ...]
     """Per evaluation: conditions, threads, compiler, sandbox, floor, self-test."""
     tolerance_source: str
     notes: tuple[str, ...]
     torch: str
+    generator: str
     schema_version: int = SCHEMA_VERSION
 
 
@@ -67,7 +80,7 @@ def rank(results: Sequence[CandidateResult]) -> list[CandidateResult]:
     return [*alike, *rest]
 
 
-def _why(ranked: Sequence[CandidateResult]) -> str:
+def _why(ranked: Sequence[CandidateResult], baseline_ms: float | None) -> str:
     if not ranked:
         return "no candidate passed"
     best = ranked[0]
@@ -78,67 +91,118 @@ def _why(ranked: Sequence[CandidateResult]) -> str:
         text += f"; next {second.id} with {second.median_ms:.4f} ms ({ratio:.2f}x)"
         paired = second.ratio
         if paired is not None and paired.to == best.id:
-            text += (
-                f"; side by side {paired.median:.3f}x, {paired.low:.3f} to {paired.high:.3f} over {paired.pairs} pairs"
-            )
-            text += "" if paired.decided else ": a tie"
+            text += f"; side by side {_interval(paired)}"
+    beside = best.baseline
+    if beside is not None and beside.to != best.id:
+        text += f"; against {beside.to} side by side {_interval(beside)}"
+    if baseline_ms is not None:
+        given = (best.median_ms or 0.0) / baseline_ms
+        text += f"; {given:.2f}x of the given baseline of {baseline_ms:g} ms, which was not measured here"
     return text
 
 
+def _interval(paired: PairedRatio) -> str:
+    text = f"{paired.median:.3f}x, {paired.low:.3f} to {paired.high:.3f} over {paired.pairs} pairs"
+    return text if paired.decided else f"{text}: a tie"
+
+
+_MEASURED = (
+    "conditions",
+    "threads",
+    "compiler",
+    "sandbox",
+    "machine",
+    "floor_ms",
+    "roofline_ms",
+    "floor_bytes",
+    "call_overhead_ms",
+    "self_test",
+    "baseline",
+)
+
+
 def _measurement(evaluation: Evaluation) -> dict[str, Any]:
-    kept = ("conditions", "threads", "compiler", "sandbox", "floor_ms", "floor_bytes", "call_overhead_ms", "self_test")
-    return {name: msgspec.to_builtins(getattr(evaluation, name)) for name in kept}
+    return {name: msgspec.to_builtins(getattr(evaluation, name)) for name in _MEASURED}
+
+
+def _decided(rungs: Sequence[Sequence[Evaluation]]) -> Sequence[Evaluation]:
+    """Give the last rung in which anything passed: a later one that was lost decides nothing."""
+    for rung in reversed(rungs):
+        if any(c.verdict is Verdict.PASSED for evaluation in rung for c in evaluation.candidates):
+            return rung
+    return rungs[-1] if rungs else ()
+
+
+def _ranked(deciding: Sequence[Evaluation]) -> list[CandidateResult]:
+    """Give the passed candidates of one rung, best first."""
+    results = {c.id: c for e in deciding for c in e.candidates if c.id != GIVEN_BASELINE}
+    if len(deciding) < 2:
+        return rank(list(results.values()))
+    # The last comparison, side by side, did not happen: the ratios to the common reference have to do.
+    figures = score(results.values())
+    return [results[name] for name in sorted(figures, key=lambda each: (figures[each], each))]
 
 
 def make_report(
     generated: Mapping[str, Any],
-    evaluations: Sequence[Evaluation],
+    rungs: Sequence[Sequence[Evaluation]],
     *,
     config: Mapping[str, Any],
     arch_spec: str,
+    notes: Sequence[str] = (),
 ) -> Report:
-    """Put together what generator and judge say; the last evaluation decides among those that it measured.
+    """Put together what generator and judge say; the last rung decides among those that it measured.
 
     Args:
         generated: Result of the generator task.
-        evaluations: In order; a later one replaces an earlier one's result for the same candidate.
+        rungs: Evaluations, rung after rung; a later one replaces an earlier one's result for the same candidate.
         config: The validated configuration.
         arch_spec: What was generated for.
+        notes: Of the search.
     """
+    evaluations = [evaluation for rung in rungs for evaluation in rung]
     results: dict[str, CandidateResult] = {}
     for evaluation in evaluations:
         results |= {c.id: c for c in evaluation.candidates}
-    deciding = {c.id for c in evaluations[-1].candidates} if evaluations else set()
-    ranked = rank([results[name] for name in sorted(deciding)])
-    candidates = []
-    for made in generated["candidates"]:
-        result = results.get(made["id"]) or CandidateResult(
-            id=made["id"], verdict=Verdict.NO_EVIDENCE, reason="not measured"
-        )
-        judged = {
-            f: getattr(result, f) for f in CandidateResult.__struct_fields__ if f in CandidateReport.__struct_fields__
-        }
-        candidates.append(
-            CandidateReport(
-                **judged,
-                strategy=made["strategy"],
-                parameters=made["parameters"],
-                nests=made["nests"],
-                deciding=made["id"] in deciding,
-            )
-        )
+    last = _decided(rungs)
+    deciding = {c.id for evaluation in last for c in evaluation.candidates}
+    ranked = _ranked(last)
+    made = list(generated["candidates"])
+    if GIVEN_BASELINE in results:
+        made.append({"id": GIVEN_BASELINE, "strategy": "given", "parameters": {}, "nests": 0})
     return Report(
         region=dict(generated["region"]),
         config=dict(config),
         arch_spec=arch_spec,
         winner=ranked[0].id if ranked else None,
-        why=_why(ranked),
-        candidates=tuple(candidates),
+        why=_why(ranked, config.get("baseline_ms")),
+        reference=GIVEN_BASELINE if GIVEN_BASELINE in results else generated.get("reference", ""),
+        candidates=tuple(_candidate(each, results.get(each["id"]), each["id"] in deciding) for each in made),
+        pruned=tuple(generated.get("pruned", ())),
         refusals=tuple(generated["refusals"]),
         measurements=tuple(_measurement(e) for e in evaluations),
         tolerance_source=generated["tolerance_source"],
-        notes=tuple(generated["notes"]),
+        notes=(*generated["notes"], *notes),
         torch=generated["torch"],
+        generator=generated.get("generator", ""),
+    )
+
+
+def _candidate(made: Mapping[str, Any], result: CandidateResult | None, deciding: bool) -> CandidateReport:
+    found = result or CandidateResult(id=made["id"], verdict=Verdict.NO_EVIDENCE, reason="not measured")
+    judged = {
+        name: getattr(found, name)
+        for name in CandidateResult.__struct_fields__
+        if name in CandidateReport.__struct_fields__
+    }
+    return CandidateReport(
+        **judged,
+        traffic_bytes=made.get("traffic_bytes"),
+        iterations=made.get("iterations"),
+        strategy=made["strategy"],
+        parameters=made["parameters"],
+        nests=made["nests"],
+        deciding=deciding,
     )
 
 
@@ -146,6 +210,19 @@ def write_report(path: Path, report: Report) -> None:
     """Write ``report.json``; nothing is left half-written."""
     with atomic_write(path) as file:
         file.write(msgspec.json.format(msgspec.json.encode(report), indent=1))
+
+
+def read_report(path: Path) -> Report:
+    """Read ``report.json``.
+
+    Raises:
+        FormatError: It is not one.
+    """
+    try:
+        found: Report = msgspec.json.decode(path.read_bytes(), type=Report)
+    except (OSError, msgspec.DecodeError) as err:
+        raise FormatError(f"{path}: not a search report: {err}", code="bad_report", hint="Search again.") from err
+    return found
 
 
 def require_winner(report: Report) -> str:

@@ -1,21 +1,17 @@
-"""What a search is made of, shared by the job handlers and the library call: task arguments, limits, batches."""
+"""What the tasks of a search are given: arguments, limits, environment, and what this version refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ytk_core import kernelgen_config
 from ytk_core.errors import UserError
 from ytk_core.sandbox import SandboxPolicy
-from ytk_gaia.evaluator.verdicts import Evaluation
-from ytk_gaia.report import rank
 
 GENERATE_TASK = "ytk_gaia.tasks:generate"
 EVALUATE_TASK = "ytk_gaia.tasks:evaluate"
 GENERATE_LIMIT_S = 900.0
-BATCH_SIZE = 16
-_FINALISTS_PER_BATCH = 2
 _GIB = 1 << 30
 
 # torch reads nothing of the caller's, compiles nothing, and reaches for no network.
@@ -62,20 +58,11 @@ def generate_arguments(region: str, name: str, config: Mapping[str, Any], arch_s
     return {"region": region, "name": name, "config": dict(config), "arch_spec": arch_spec}
 
 
+def search_limit_s(budget_s: float) -> float:
+    """Give the wall limit of a whole search: generation, and every batch of every rung one after another."""
+    return GENERATE_LIMIT_S + 2 * evaluation_limit_s(budget_s)
+
+
 def evaluation_limit_s(budget_s: float) -> float:
     """Give the wall limit of an evaluation: the budget, and time for what it does not count."""
     return budget_s * 2 + 300.0
-
-
-def batches(ids: Sequence[str], size: int = BATCH_SIZE) -> list[list[str]]:
-    """Deal candidates out to batches in turn, so that each batch sees every kind; as even as can be."""
-    count = -(-len(ids) // size) if ids else 0
-    return [list(ids[start::count]) for start in range(count)]
-
-
-def finalists(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Give the candidates to measure once more, side by side.
-
-    Times of different batches may come from different moments or machines and are not compared.
-    """
-    return [r.id for e in evaluations for r in rank(e.candidates)[:_FINALISTS_PER_BATCH]]

@@ -14,7 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ _TAIL_BYTES = 2000
 _WATCH_EVERY_S = 0.2
 _PIPE_GRACE_S = 2.0
 
+_T = TypeVar("_T")
 LogSink = Callable[[bytes], None]
 ProgressSink = Callable[[float, str], None]
 
@@ -198,16 +199,16 @@ def run_task_locally(
         env=env,
         blame=blame,
     )
-    return _run_blocking(work)
+    return run_blocking(work)
 
 
-def _run_blocking(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+def run_blocking(work: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine to its end, also where the caller is inside a running loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(work)
-    outcome: list[dict[str, Any] | BaseException] = []
+    outcome: list[_T | BaseException] = []
 
     def body() -> None:
         try:
@@ -216,7 +217,7 @@ def _run_blocking(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
             outcome.append(err)
 
     # A thread that lives as long as the child: the child dies with the *thread* that started it.
-    thread = threading.Thread(target=body, name="run-task-locally")
+    thread = threading.Thread(target=body, name="run-blocking")
     thread.start()
     thread.join()
     (first,) = outcome
@@ -388,6 +389,7 @@ __all__: Sequence[str] = (
     "error_of",
     "prepare_task",
     "report_progress",
+    "run_blocking",
     "run_command",
     "run_task",
     "run_task_locally",

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import zipfile
-from itertools import chain
 from types import SimpleNamespace
 
 import msgspec
@@ -16,58 +15,20 @@ import pytest
 
 from ytk_core.agent.local import run_job_locally
 from ytk_core.archspec import host_arch_specs
-from ytk_core.conditions import make_conditions, snapshot
 from ytk_core.errors import CandidateError, FormatError, UserError
 from ytk_core.formats.kernel_bundle import read_bundle
 from ytk_core.formats.plugin_meta import DeploymentTarget
 from ytk_core.jobs import JobKind, JobResult, JobSpec
 from ytk_gaia import main as agent
 from ytk_gaia import search
-from ytk_gaia.evaluator.verdicts import CandidateResult, Evaluation, PairedRatio, Verdict, write_evaluation
+from ytk_gaia.evaluator.verdicts import PairedRatio, Verdict, write_evaluation
 from ytk_gaia.handlers import EvaluateHandler, GenerateHandler
 from ytk_gaia.library import generate_and_choose
 from ytk_gaia.report import make_report, rank, require_winner
 
+from fakes.search_results import evaluation, failed, generated, passed
+
 ARCH = str(host_arch_specs("ov20264")[0])
-DIGEST = "blake3:" + "0" * 64
-
-
-def passed(name, median, best=None):
-    return CandidateResult(
-        id=name, verdict=Verdict.PASSED, median_ms=median, min_ms=best or median, times_ms=(median,), processes=2
-    )
-
-
-def failed(name, verdict=Verdict.WRONG_VALUE):
-    return CandidateResult(id=name, verdict=verdict, reason="output 0 differs")
-
-
-def evaluation(*results):
-    now = snapshot()
-    return Evaluation(
-        arch_spec=ARCH,
-        region_digest=DIGEST,
-        candidates=results,
-        conditions=make_conditions(now, now, iterations=1, warmup=1, threads=1, engine="direct call"),
-        threads=1,
-        compiler="g++",
-        sandbox="bubblewrap",
-        floor_ms=0.0,
-        floor_bytes=0,
-        call_overhead_ms=0.0,
-        self_test={},
-    )
-
-
-def generated(*names):
-    return {
-        "candidates": [{"id": n, "strategy": "loops", "parameters": {}, "nests": 1} for n in names],
-        "refusals": [],
-        "region": {"name": "Region"},
-        "notes": [],
-        "tolerance_source": "by hand",
-        "torch": "2.13.0",
-    }
 
 
 # ---- pure ------------------------------------------------------------------------------------------------------------
@@ -86,7 +47,7 @@ def test_only_the_last_measurement_decides():
         evaluation(passed("b", 0.9)),
         evaluation(passed("a", 1.2), passed("b", 1.0)),
     )
-    report = make_report(generated("a", "b", "c"), [first, second, final], config={}, arch_spec=ARCH)
+    report = make_report(generated("a", "b", "c"), [[first, second], [final]], config={}, arch_spec=ARCH)
     assert report.winner == "b"
     by_id = {c.id: c for c in report.candidates}
     assert by_id["a"].median_ms == 1.2
@@ -100,7 +61,7 @@ def test_the_report_says_when_two_kernels_cannot_be_told_apart():
 
     for low, high, words in ((0.99, 1.02, ": a tie"), (1.002, 1.02, "1.002 to 1.020 over 20 pairs")):
         second = msgspec.structs.replace(passed("b", 1.1), ratio=ratio(low, high), cold_ms=2.5)
-        report = make_report(generated("a", "b"), [evaluation(passed("a", 1.0), second)], config={}, arch_spec=ARCH)
+        report = make_report(generated("a", "b"), [[evaluation(passed("a", 1.0), second)]], config={}, arch_spec=ARCH)
         assert report.winner == "a"
         assert report.why.endswith(words)
         assert {c.id: c.cold_ms for c in report.candidates} == {"a": None, "b": 2.5}
@@ -108,25 +69,12 @@ def test_the_report_says_when_two_kernels_cannot_be_told_apart():
 
 def test_without_a_winner_every_verdict_is_named():
     report = make_report(
-        generated("a", "b"), [evaluation(failed("a"), failed("b", Verdict.TIMEOUT))], config={}, arch_spec=ARCH
+        generated("a", "b"), [[evaluation(failed("a"), failed("b", Verdict.TIMEOUT))]], config={}, arch_spec=ARCH
     )
     with pytest.raises(CandidateError) as caught:
         require_winner(report)
     assert caught.value.code == "no_candidate_passed"
     assert "a: WRONG_VALUE (output 0 differs); b: TIMEOUT" in caught.value.message
-
-
-def test_batches_are_even_and_mixed():
-    ids = [f"c{k}" for k in range(37)]
-    groups = search.batches(ids)
-    assert sorted(chain.from_iterable(groups)) == sorted(ids)
-    assert max(map(len, groups)) - min(map(len, groups)) <= 1
-    assert max(map(len, groups)) <= search.BATCH_SIZE
-    assert search.batches([]) == []
-    assert search.finalists([evaluation(passed("a", 2), passed("b", 1), passed("c", 3)), evaluation(failed("d"))]) == [
-        "b",
-        "a",
-    ]
 
 
 def test_tensorrt_is_refused_before_anything_is_spent():

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+RATES_FILE = "machine-rates.jsonl"
+
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement.

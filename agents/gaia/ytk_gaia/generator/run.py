@@ -12,13 +12,17 @@ from ytk_core import kernelgen_config
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import UserError
 from ytk_core.formats.plugin_meta import DeploymentTarget
+from ytk_gaia import GENERATOR_VERSION
 from ytk_gaia.generator import inductor_adapter
 from ytk_gaia.generator.bundle import BundleContext, candidate_text
 from ytk_gaia.generator.region_input import Region, load_region
 from ytk_gaia.generator.samples import build_task
-from ytk_gaia.generator.strategies import generate_candidates
+from ytk_gaia.generator.strategies import CandidateKernel, generate_candidates
+from ytk_gaia.prune import Estimate, prune
 from ytk_gaia.task_format import FLOATS, write_task
 
+_MOST = 4096
+"""More candidates than any region has: the limit of the configuration holds for what is left after pruning."""
 _PRECISION_NAME = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -35,6 +39,31 @@ def _check_precision(region: Region, precision: str) -> None:
         )
 
 
+def _described(kernel: CandidateKernel) -> dict[str, Any]:
+    cost = kernel.cost
+    return {
+        "id": kernel.id,
+        "strategy": kernel.plan.strategy,
+        "parameters": kernel.parameters,
+        "nests": kernel.kernel.nests,
+        "traffic_bytes": cost.traffic_bytes if cost else None,
+        "iterations": cost.iterations if cost else None,
+    }
+
+
+def _estimate(kernel: CandidateKernel) -> Estimate:
+    schedule, cost = kernel.schedule, kernel.cost
+    like = (schedule.name, kernel.dialect.name)
+    return Estimate(
+        id=kernel.id,
+        traffic_bytes=cost.traffic_bytes if cost else None,
+        iterations=cost.iterations if cost else None,
+        like=like,
+        parallel=schedule.parallel,
+        form=(kernel.plan.name, kernel.dialect.name, schedule.vector, schedule.split),
+    )
+
+
 def generate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     """Generate candidates for a region.
 
@@ -44,7 +73,9 @@ def generate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         workdir: Gets ``out/task.json``, ``out/task.npz``, ``out/candidates/<id>.py``.
 
     Returns:
-        ``candidates`` (id, strategy, parameters), ``refusals``, ``region`` (its identity), ``notes``, ``torch``.
+        ``candidates`` (id, strategy, parameters, cost), ``pruned`` (the same, with ``reason``), ``reference`` (id of the candidate
+        that all others are compared with: the general form), ``refusals``, ``region`` (its identity), ``notes``, ``torch``,
+        ``generator``.
 
     Raises:
         UserError: The region or the configuration is something that no kernel can be made for.
@@ -60,9 +91,9 @@ def generate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         raise UserError("CUDA generation is not in this version", code="target_not_available")
     region = load_region(workdir / task["region"], task.get("name", ""))
     _check_precision(region, config["precision"])
-    kernels, refusals = generate_candidates(
-        region, config["strategies"], ArchSpec.parse(task["arch_spec"]), config["candidates"]
-    )
+    made, refusals = generate_candidates(region, config["strategies"], ArchSpec.parse(task["arch_spec"]), _MOST)
+    hopeless = prune([_estimate(k) for k in made], threads=config["threads"], keep=made[0].id)
+    kernels = [k for k in made if k.id not in hopeless][: config["candidates"]]
     longest = max(k.kernel.longest_reduction for k in kernels)
     evaluation = build_task(region, seed=config["seed"], longest_reduction=longest, tolerance=config["tolerance"])
     context = BundleContext(region, evaluation.spec, DeploymentTarget(config["deployment_target"]), config["seed"])
@@ -72,10 +103,9 @@ def generate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     for kernel in kernels:
         (out / "candidates" / f"{kernel.id}.py").write_text(candidate_text(kernel, context), encoding="utf-8")
     return {
-        "candidates": [
-            {"id": k.id, "strategy": k.plan.strategy, "parameters": k.parameters, "nests": k.kernel.nests}
-            for k in kernels
-        ],
+        "candidates": [_described(k) for k in kernels],
+        "pruned": [{**_described(k), "reason": hopeless[k.id]} for k in made if k.id in hopeless],
+        "reference": kernels[0].id,
         "refusals": [{"plan": r.plan, "strategy": r.strategy, "operators": list(r.operators)} for r in refusals],
         "region": {
             "name": region.spec.name,
@@ -87,4 +117,5 @@ def generate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         "notes": list(evaluation.spec.notes),
         "tolerance_source": evaluation.spec.tolerance_source,
         "torch": str(torch.__version__),
+        "generator": GENERATOR_VERSION,
     }

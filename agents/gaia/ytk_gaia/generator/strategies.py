@@ -14,6 +14,7 @@ from ytk_core.errors import UserError
 from ytk_gaia.generator import convolution
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator.border import EmittedKernel
+from ytk_gaia.generator.cost import Cost, cost_of
 from ytk_gaia.generator.emit_cpp import emit
 from ytk_gaia.generator.lowering import CannotLowerError, LoweredRegion, LoweringPlan, lower
 from ytk_gaia.generator.region_input import Region
@@ -126,6 +127,7 @@ class CandidateKernel:
         schedule: How its loops run.
         dialect: How it is written and compiled.
         kernel: Its C++.
+        cost: What its loops cost on paper, where that is known.
     """
 
     id: str
@@ -133,6 +135,7 @@ class CandidateKernel:
     schedule: Schedule
     dialect: Dialect
     kernel: EmittedKernel
+    cost: Cost | None = None
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -194,6 +197,7 @@ def generate_candidates(
         UserError: ``no_strategy``: no strategy has a form for the region; names the operators.
     """
     lowered, refusals = _lower_all(region, strategies)
+    costs = {item.plan.name: cost_of(item.region) for item in lowered}
     found: list[CandidateKernel] = []
     seen: set[tuple[str, tuple[str, ...]]] = set()
     # Plans vary fastest, then schedules, then dialects: a small limit still sees every plan.
@@ -211,7 +215,7 @@ def generate_candidates(
                     continue
                 seen.add(key)
                 name = f"{item.plan.strategy}-{item.plan.name}-{schedule.name}-{dialect.name}"
-                found.append(CandidateKernel(name, item.plan, schedule, dialect, kernel))
+                found.append(CandidateKernel(name, item.plan, schedule, dialect, kernel, costs[item.plan.name]))
     if not found:
         operators = sorted({op for refusal in refusals for op in refusal.operators})
         raise UserError(

@@ -1,0 +1,185 @@
+"""How a search goes: batches, rungs, what is pruned, what is lost, and that it asks for the same again."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import msgspec
+import pytest
+
+from ytk_core.errors import BoardError
+from ytk_gaia import rungs
+from ytk_gaia.evaluator.halving import FINALISTS
+from ytk_gaia.evaluator.verdicts import CandidateResult, PairedRatio, Verdict
+from ytk_gaia.prune import Estimate, prune
+from ytk_gaia.report import make_report
+from ytk_gaia.run_search import search
+
+from fakes.search_results import evaluation, failed, generated, passed
+
+IDS = [f"c{k:02d}" for k in range(37)]
+BACKWARDS = tuple(reversed(IDS))
+
+
+def beside(name, ratio, median=None, to="c00"):
+    """A candidate whose machine was as slow as its median says; only the ratio compares."""
+    found = passed(name, median if median is not None else ratio)
+    paired = PairedRatio(to=to, median=ratio, low=ratio, high=ratio, pairs=8, confidence=0.95)
+    return msgspec.structs.replace(found, baseline=paired)
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+
+def test_batches_are_even_mixed_and_each_has_the_reference():
+    dealt = rungs.deal(IDS, "c00", 60.0)
+    assert all(batch.ids[0] == "c00" for batch in dealt)
+    others = list(chain.from_iterable(batch.ids[1:] for batch in dealt))
+    assert sorted(others) == IDS[1:]
+    sizes = [len(batch.ids) for batch in dealt]
+    assert max(sizes) - min(sizes) <= 1
+    assert max(sizes) <= rungs.BATCH_SIZE + 1
+    assert sum(batch.budget_s for batch in dealt) == pytest.approx(60.0)
+    assert rungs.deal(IDS, "c00", 60.0) == dealt
+    assert rungs.deal(["c00"], "c00", 60.0) == [rungs.Batch(("c00",), 60.0)]
+    assert rungs.deal(["a"], "", 60.0) == [rungs.Batch(("a",), 60.0)]
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 16, 17, 40, 512])
+def test_a_search_ends_in_one_batch_and_spends_its_budget_once(count):
+    left, number = count, 1
+    while left > rungs.BATCH_SIZE:
+        left, number = max(FINALISTS, -(-left // 2)), number + 1
+    assert rungs.rung_count(count) == number
+    parts = [rungs.share(k, number) for k in range(number)]
+    assert sum(parts) == pytest.approx(1.0)
+    assert parts == sorted(parts, reverse=True)
+
+
+# ---- rungs -----------------------------------------------------------------------------------------------------------
+
+
+class Machines:
+    """Judges batches; each batch on a machine of another speed, so that only ratios tell who is fast."""
+
+    def __init__(self, lose=(), wrong=()):
+        self.asked = []
+        self.lose, self.wrong = set(lose), set(wrong)
+
+    async def __call__(self, ids, budget_s):
+        number = len(self.asked)
+        self.asked.append((tuple(ids), round(budget_s, 6)))
+        if number in self.lose:
+            raise BoardError(f"batch {number} is lost", code="worker_lost")
+        slow = 1.0 + 100 * (number % 3)
+        return evaluation(
+            *(
+                failed(i) if i in self.wrong else beside(i, 1 + int(i[1:]) / 100, median=slow * (1 + int(i[1:]) / 100))
+                for i in ids
+            )
+        )
+
+
+async def run(machines, ids=BACKWARDS, reference="c00"):
+    told = []
+    found = await search(ids, reference, 100.0, machines, lambda part, note: told.append((part, note)))
+    return found, told
+
+
+async def test_the_faster_half_goes_on_until_one_batch_decides():
+    machines = Machines()
+    found, told = await run(machines)
+    assert [len(rung) for rung in found.rungs] == [5, 3, 2, 1]
+    assert len(found.rungs) <= rungs.rung_count(36)
+    deciding = {c.id for c in found.rungs[-1][0].candidates}
+    assert {"c00", "c01", "c02"} <= deciding
+    assert sum(budget for _, budget in machines.asked) == pytest.approx(100.0)
+    parts = [part for part, _ in told]
+    assert parts == sorted(parts)
+    assert parts[-1] == 1.0
+    assert told[-1][1].startswith("best so far c00, ")
+    assert any(note == "measuring 37 candidates in 5 job(s)" for _, note in told)
+
+
+async def test_begun_again_it_asks_for_the_same():
+    first, second = Machines(), Machines()
+    await run(first)
+    await run(second)
+    assert first.asked == second.asked
+
+
+async def test_a_lost_batch_is_a_note_and_all_lost_is_an_error():
+    found, _ = await run(Machines(lose={1}))
+    assert any("batch 1 is lost" in note for note in found.notes)
+    assert found.rungs[-1]
+    with pytest.raises(BoardError, match="batch 0 is lost"):
+        await run(Machines(lose=set(range(50))))
+
+
+async def test_where_the_last_comparison_is_lost_the_one_before_decides():
+    found, _ = await run(Machines(lose={10}))
+    assert [len(rung) for rung in found.rungs] == [5, 3, 2]
+    report = make_report(generated(*IDS), found.rungs, config={}, arch_spec="", notes=found.notes)
+    assert report.winner == "c00"
+    assert any("batch 10 is lost" in note for note in report.notes)
+
+
+async def test_wrong_candidates_go_no_further():
+    machines = Machines(wrong={"c01", "c02"})
+    found, _ = await run(machines)
+    later = {i for ids, _ in machines.asked[5:] for i in ids}
+    assert not later & {"c01", "c02"}
+    assert found.rungs
+    found, _ = await run(Machines(wrong=set(IDS)))
+    assert len(found.rungs) == 1
+
+
+def test_without_a_reference_that_passed_medians_have_to_do():
+    assert rungs.score([passed("a", 2.0), beside("b", 0.5)]) == {"a": 2.0, "b": 0.5}
+    assert rungs.score([beside("a", 0.9, median=50.0), beside("b", 1.1, median=1.0)]) == {"a": 0.9, "b": 1.1}
+    assert rungs.best([evaluation(failed("a"))]) == "none has passed so far"
+
+
+def test_a_given_baseline_never_wins_and_the_report_says_how_it_compares():
+    mine = beside("c01", 1.25, median=1.25, to="baseline")
+    given = msgspec.structs.replace(passed("baseline", 1.0), baseline=beside("x", 1.0, to="baseline").baseline)
+    report = make_report(generated("c01"), [[evaluation(given, mine)]], config={"baseline_ms": 2.5}, arch_spec="")
+    assert report.winner == "c01"
+    assert report.reference == "baseline"
+    assert "against baseline side by side 1.250x" in report.why
+    assert "0.50x of the given baseline of 2.5 ms" in report.why
+    assert [c.id for c in report.candidates] == ["c01", "baseline"]
+
+
+# ---- pruning ---------------------------------------------------------------------------------------------------------
+
+
+def estimate(name, traffic, iterations, like=("s",), parallel=2, form=None):
+    return Estimate(name, traffic, iterations, like, parallel, form if form is not None else (name,))
+
+
+def test_only_what_is_far_worse_in_one_and_no_better_in_the_other_goes_out():
+    candidates = [
+        estimate("base", 1000, 1000),
+        estimate("streams", 100, 1000),
+        estimate("recomputes", 50, 5000),
+        estimate("other-schedule", 9000, 9000, like=("t",)),
+        estimate("unknown", None, None),
+        estimate("hopeless", 300, 90000),
+    ]
+    found = prune(candidates, threads=2)
+    assert set(found) == {"base", "hopeless"}
+    assert found["base"] == "moves 1000 bytes where streams moves 100, with no less work"
+    assert "recomputes" in found["hopeless"] or "streams" in found["hopeless"]
+    assert set(prune(candidates, threads=2, keep="base")) == {"hopeless"}
+
+
+def test_on_one_thread_a_team_of_threads_is_pointless():
+    candidates = [estimate(f"p{k}", 10, 10, parallel=k, form=("same",)) for k in (2, 1, 0)]
+    assert set(prune(candidates, threads=1)) == {"p2", "p1"}
+    assert prune(candidates, threads=0) == {}
+    assert set(prune(candidates, threads=1, keep="p2")) == {"p1"}
+
+
+def test_a_result_without_times_scores_nothing():
+    assert rungs.score([CandidateResult(id="a", verdict=Verdict.PASSED)]) == {}
