@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import tempfile
 import time
@@ -16,9 +15,8 @@ import numpy as np
 import onnx
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from ytk_client.frontend import faithful, load_model, regions, steps, torch_adapter
+from ytk_client.frontend import captured, faithful, load_model, regions, steps
 from ytk_client.frontend.capture import capture
 from ytk_client.frontend.carve import CarvedRegion, Carver
 from ytk_client.frontend.growth import border_of
@@ -71,12 +69,15 @@ class _Prepared:
     exported: faithful.FaithfulExport
     carver: Carver
     names: Any
+    inputs: tuple[torch.Tensor, ...]
     truth: list[torch.Tensor]
     onnx_path: Path
 
 
 def examine(module: torch.nn.Module, tensors: tuple[torch.Tensor, ...], profile: TargetProfile) -> SampleFinding:
     """Give what becomes of a module on its inputs; never raises for anything the frontend does.
+
+    What is refused since it draws random numbers is examined again with ``--random-inputs``, and marked.
 
     Args:
         module: In the mode that is meant; it need not be deterministic.
@@ -85,48 +86,39 @@ def examine(module: torch.nn.Module, tensors: tuple[torch.Tensor, ...], profile:
     """
     start = time.process_time()
     shapes = ", ".join(f"{str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for each in tensors)
-    with tempfile.TemporaryDirectory(prefix="ytk-conformance-") as scratch:
-        try:
-            finding = _examine(module, tensors, profile, Path(scratch))
-        except ToolkitError as err:
-            finding = _ended(Outcome.CRASH, err)
-        except YtkError as err:
-            blocked = err.code in {"capture_blocked", "model_forward_failed"}
-            finding = _ended(Outcome.BLOCKED if blocked else Outcome.REFUSED, err)
-        except Exception as err:  # noqa: BLE001 - what is no error of ours is what is looked for
-            finding = SampleFinding(outcome=Outcome.CRASH, code=type(err).__name__, reason=plain_words(str(err)))
-    random = finding.outcome is Outcome.REFUSED and draws(module, tensors)
+    finding = _ending(module, tensors, profile, noisy=False)
+    random = finding.code == "random_draw"
+    if random:
+        finding = _ending(module, tensors, profile, noisy=True)
     spent = round(time.process_time() - start, 3)
     return msgspec.structs.replace(finding, inputs=shapes, random=random, cpu_s=spent)
 
 
-class _Watch(TorchDispatchMode):
-    """Notes whether an operator that draws random numbers runs."""
-
-    drew = False
-
-    def __torch_dispatch__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.drew = self.drew or torch.Tag.nondeterministic_seeded in function.tags
-        return function(*args, **(kwargs or {}))
-
-
-def draws(module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> bool:
-    """Tell whether a call draws random numbers; torch's own samples hide it from the generator by fixing the seed inside."""
-    watch = _Watch()
-    with contextlib.suppress(Exception), torch.no_grad(), watch:
-        module(*(each.clone() for each in tensors))
-    return watch.drew
+def _ending(
+    module: torch.nn.Module, tensors: tuple[torch.Tensor, ...], profile: TargetProfile, *, noisy: bool
+) -> SampleFinding:
+    """Examine in a folder of its own, and turn what is raised into an outcome."""
+    with tempfile.TemporaryDirectory(prefix="ytk-conformance-") as scratch:
+        try:
+            return _examine(module, tensors, profile, Path(scratch), noisy=noisy)
+        except ToolkitError as err:
+            return _ended(Outcome.CRASH, err)
+        except YtkError as err:
+            blocked = err.code in {"capture_blocked", "model_forward_failed"}
+            return _ended(Outcome.BLOCKED if blocked else Outcome.REFUSED, err)
+        except Exception as err:  # noqa: BLE001 - what is no error of ours is what is looked for
+            return SampleFinding(outcome=Outcome.CRASH, code=type(err).__name__, reason=plain_words(str(err)))
 
 
 def _examine(
-    module: torch.nn.Module, tensors: tuple[torch.Tensor, ...], profile: TargetProfile, folder: Path
+    module: torch.nn.Module, tensors: tuple[torch.Tensor, ...], profile: TargetProfile, folder: Path, *, noisy: bool
 ) -> SampleFinding:
     model = LoadedModel(Path(__file__), module, tensors, {})
-    prepared = _prepare(model, profile, folder)
+    prepared = _prepare(model, profile, folder, noisy=noisy)
     found = {"opset": prepared.exported.graph.opset_imports[""], "evaluator": prepared.exported.comparison.evaluator}
     if prepared.carver.regions:
         return _carved(prepared, found)
-    wrong, reason = judge_native(prepared.onnx_path, prepared.names, tensors, prepared.truth)
+    wrong, reason = judge_native(prepared.onnx_path, prepared.names, prepared.inputs, prepared.truth)
     if reason:
         return SampleFinding(outcome=Outcome.WRONG if wrong else Outcome.CRASH, code="judge", reason=reason, **found)
     return SampleFinding(outcome=Outcome.NATIVE, **found)
@@ -141,35 +133,33 @@ def plain_words(text: str) -> str:
     return re.sub(r"(?:/[^\s/:]+)+/(?=[^\s/]+\.(?:py|onnx|cpp)\b)", "", text)[:300]
 
 
-def _prepare(model: LoadedModel, profile: TargetProfile, folder: Path) -> _Prepared:
+def _prepare(model: LoadedModel, profile: TargetProfile, folder: Path, *, noisy: bool) -> _Prepared:
     """Do what prepare does, up to the written graph and its comparison with torch."""
     torch.manual_seed(0)
     for tensor in model.flat_args:
         load_model._check_leaf(tensor, "the call takes", model.path, "")
-    inputs = [model.flat_args]
-    truth = [steps.flat_outputs(model, sample) for sample in inputs]
-    program = torch_adapter.decompose(capture(model))
-    steps.refuse_mutation(program)
-    names, _ = steps.border_names(program, model)
-    torch_adapter.drop_constant_outputs(program)
+    steps.flat_outputs(model, model.flat_args)
+    lowered = captured.lower(capture(model), model, [model.flat_args], noisy=noisy)
+    names = lowered.names
     carver = Carver(
-        program,
+        lowered.program,
         namespace="yasp",
         is_builtin=profile.is_builtin,
         border=border_of(profile),
         can_vary=regions.can_vary,
     )
     exported = faithful.export_faithfully(
-        program,
+        lowered.program,
         carver,
         profile,
         names,
-        faithful.Samples(inputs, truth),
+        faithful.Samples(lowered.inputs, lowered.truth),
         onnx_path=folder / "model.onnx",
         npz_path=folder / "model.npz",
         model_path=model.path,
     )
-    return _Prepared(exported, carver, names, names.pick(truth[0]), folder / "model.onnx")
+    truth = names.pick(lowered.truth[0])
+    return _Prepared(exported, carver, names, lowered.inputs[0], truth, folder / "model.onnx")
 
 
 def judge_native(

@@ -48,7 +48,7 @@ class SampleFinding(msgspec.Struct, frozen=True, kw_only=True):
     evaluator: str = ""
     regions: tuple[RegionFinding, ...] = ()
     random: bool = False
-    """The call draws random numbers, so that no two runs agree."""
+    """The call draws random numbers: refused as it is, and this is what becomes of it with ``--random-inputs``."""
     cpu_s: float = 0.0
 
 

@@ -32,8 +32,11 @@ Every entry that torch.export captures ends in exactly one of
 - **carved**: a region became a plugin; it counts only if the contract of that plugin passes the checks of
   plugin_meta (rank, dtypes, static output shapes) and the region, exported on its own, reproduces torch at every site;
 - **refused**: an error with a reason, nothing written. A region that no plugin can stand for is counted here, too: a
-  data-dependent output shape, a random draw;
+  data-dependent output shape, for example;
 - **wrong**, **crash**, **hang**: what must not happen. *Wrong* means that prepare was content and the second judge was not.
+
+An entry that **draws random numbers** is refused by `prepare` as it is. It is examined with `--random-inputs`, which makes
+the noise an input of the graph and of torch alike; both counts are given.
 
 *Part* K/N is a run over every N-th entry of that dtype only. An entry is as good as the worst of its samples. **Blocked** entries, which torch.export cannot capture or whose samples
 fail in torch itself, never reach the exporter and are in no percentage.
@@ -60,13 +63,14 @@ def _counts(runs: Sequence[Run]) -> str:
         "## Figures\n",
         "| profile | dtype | samples | part | examined | not reached | captured | "
         + " | ".join(Outcome)
-        + " | native + carved of captured |",
-        "|" + "---|" * (8 + len(Outcome)),
+        + " | native + carved of captured | without `--random-inputs` |",
+        "|" + "---|" * (9 + len(Outcome)),
     ]
     for run in runs:
         counts, captured = results.counts(run), results.captured(run)
         served = counts[Outcome.NATIVE] + counts[Outcome.CARVED]
-        share = f"{100 * served / captured:.1f} %" if captured else "-"
+        served_noisy = sum(entry.outcome in {Outcome.NATIVE, Outcome.CARVED} for entry in results.random(run))
+        shares = [f"{100 * count / captured:.1f} %" if captured else "-" for count in (served, served - served_noisy)]
         cells = [
             run.profile,
             run.dtype,
@@ -76,30 +80,16 @@ def _counts(runs: Sequence[Run]) -> str:
             len(run.left),
             captured,
             *counts.values(),
-            share,
+            *shares,
         ]
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
-    random = {run.profile + run.dtype: _random(run) for run in runs}
     lines += [""]
     for run in runs:
-        count = random[run.profile + run.dtype]
-        captured, counts = results.captured(run), results.counts(run)
-        served = counts[Outcome.NATIVE] + counts[Outcome.CARVED]
-        if count and captured > count:
-            lines.append(
-                f"- {run.profile}, {run.dtype}: {count} of the refused entries draw random numbers, for which no two runs agree; "
-                f"without them native + carved is {100 * served / (captured - count):.1f} %."
-            )
+        noisy = results.random(run)
+        if noisy:
+            names = ", ".join(f"`{entry.name}`" for entry in noisy)
+            lines.append(f"- {run.profile}, {run.dtype}: {len(noisy)} entries draw random numbers: {names}.")
     return "\n".join(lines) + "\n"
-
-
-def _random(run: Run) -> int:
-    """Count the refused entries whose operator is random."""
-    return sum(
-        any(sample.outcome is Outcome.REFUSED and sample.random for sample in entry.samples)
-        for entry in run.entries
-        if entry.outcome is Outcome.REFUSED
-    )
 
 
 def _details(run: Run) -> str:

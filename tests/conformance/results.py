@@ -55,6 +55,11 @@ def counts(run: Run) -> dict[str, int]:
     return {str(outcome): found[outcome] for outcome in Outcome}
 
 
+def random(run: Run) -> list[EntryFinding]:
+    """Give the entries that draw random numbers; their outcome is that with ``--random-inputs``."""
+    return [entry for entry in run.entries if any(sample.random for sample in entry.samples)]
+
+
 def captured(run: Run) -> int:
     """Give the number of entries that torch.export captures at least one sample of."""
     return len(run.entries) - counts(run)[Outcome.BLOCKED]
@@ -90,7 +95,7 @@ def reasons(run: Run, outcome: Outcome) -> list[tuple[str, list[str]]]:
     for entry in run.entries:
         if entry.outcome is outcome:
             sample = next(each for each in entry.samples if each.outcome is outcome)
-            words = "draws random numbers" if sample.random else f"{sample.code}: {sample.reason}"[:160]
+            words = f"{sample.code}: {sample.reason}"[:160]
             groups.setdefault(words, []).append(entry.name)
     return sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
 

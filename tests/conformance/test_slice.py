@@ -40,7 +40,8 @@ CARVED = [
     "nn_functional_avg_pool2d",
     "linalg_eig",
 ]
-REFUSED = ["randn_like", "unique_consecutive", "nn_functional_batch_norm"]
+REFUSED = ["to_sparse", "sparse_sampled_addmm", "item"]
+NOISY = {"randn_like": Outcome.NATIVE, "exponential": Outcome.NATIVE, "svd_lowrank": Outcome.CARVED}
 ON_TRT86 = {"fft_rfft": Outcome.CARVED, "bitwise_and": Outcome.CARVED, "add": Outcome.NATIVE, "nonzero": Outcome.NATIVE}
 
 
@@ -68,9 +69,15 @@ def test_entry(profile, name, outcome):
     assert {sample.opset for sample in found.samples} <= {0, 17 if profile == "trt86" else 18}
 
 
-def test_random_entries_are_known_as_such():
-    assert finding("randn_like", "onnxruntime").samples[0].random
-    assert not finding("unique_consecutive", "onnxruntime").samples[0].random
+@pytest.mark.parametrize(("name", "outcome"), sorted(NOISY.items()))
+def test_what_draws_is_examined_with_its_noise_as_input(name, outcome):
+    found = finding(name, "onnxruntime")
+    assert found.outcome is outcome, found.samples
+    assert found.samples[0].random
+
+
+def test_what_is_refused_for_other_reasons_is_not_called_random():
+    assert not finding("item", "onnxruntime").samples[0].random
 
 
 # ---- the judge -------------------------------------------------------------------------------------------------------

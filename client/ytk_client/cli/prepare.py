@@ -43,6 +43,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--dynamic", multiple=True, metavar="INPUT:AXIS=MIN,OPT,MAX", help="Let an axis of an input differ at run time."
 )
 @click.option(
+    "--random-inputs",
+    is_flag=True,
+    help="Make the noise of random draws inputs of the graph, which is then deterministic.",
+)
+@click.option(
     "--samples",
     type=click.IntRange(1),
     default=3,
@@ -74,6 +79,7 @@ def prepare(
     namespace: str,
     plugins: tuple[str, ...],
     dynamic: tuple[str, ...],
+    random_inputs: bool,
     samples: int,
     seed: int,
     torch_timing_budget: float,
@@ -109,6 +115,7 @@ def prepare(
         plugins=plugins,
         dynamic=dynamic,
         debug_taps=debug_taps,
+        random_inputs=random_inputs,
         samples=samples,
         seed=seed,
         torch_timing_budget_s=0.0 if no_torch_timing else torch_timing_budget,
@@ -153,6 +160,7 @@ def _as_json(report: PrepareReport) -> dict[str, object]:
         "evaluator": report.evaluator,
         "accuracy": report.accuracy,
         "notes": report.notes,
+        "random_inputs": report.random_inputs,
         "seconds": report.seconds,
     }
 
@@ -170,6 +178,8 @@ def _print(arch: str | None, onnx: Path, npz: Path, reference: Path, report: Pre
     print_table(
         table.COLUMNS, table.table_rows(report.rows), empty=f"no plugin needed: {report.profile} takes every operator"
     )
+    if report.random_inputs:
+        print_table(table.NOISE_COLUMNS, table.noise_rows(report.random_inputs))
     carve = table.carve_rows(report.rows, report.candidates)
     if carve:
         print_table(table.CARVE_COLUMNS, carve)

@@ -350,19 +350,3 @@ def difference(verdict: OutputAccuracy, evaluator: str) -> str:
             f"max difference {verdict.max_abs:.3g} ({verdict.note or verdict.tolerance}; tolerance {verdict.tolerance})"
         )
     return f"the exported graph differs from torch at {verdict.name!r}, sample {verdict.sample}: {amount} (run by {evaluator})"
-
-
-def differs(finding: str, *, where: str, random: Sequence[str]) -> tuple[str, str]:
-    """Give message and hint of the error for an export that computes something else than torch.
-
-    Args:
-        finding: From :func:`difference`.
-        where: The first diverging node in words, "" if unknown.
-        random: Operators of the model that draw random numbers.
-    """
-    message = f"{finding}; it begins at {where}" if where else finding
-    if random:
-        hint = f"The model draws random numbers ({', '.join(random)}): no two runs agree. Make it deterministic in eval mode."
-    else:
-        hint = "Nothing was written. Rewrite that operator in the model with others that export faithfully."
-    return message, hint

@@ -11,7 +11,7 @@ import torch
 from ytk_client.frontend import compare, torch_adapter
 from ytk_client.frontend.carve import Carver
 from ytk_client.frontend.fx_nodes import source_line
-from ytk_client.frontend.growth import is_random, seed_of
+from ytk_client.frontend.growth import seed_of
 from ytk_client.frontend.naming import BorderNames
 from ytk_client.frontend.recording import Recording, record
 from ytk_client.frontend.tensors import dtype_of, from_onnx, to_onnx, to_storage
@@ -62,7 +62,6 @@ class Comparison:
         self._program = program
         self._names = names
         self._onnx_path = onnx_path
-        self._bodies = [region.body for region in carver.regions]
         # The optimiser may have merged two sites that compute the same.
         sites = [site.node for region in carver.regions for site in region.sites if site.node in onnx_names]
         self._site_names = {node: onnx_names[node] for node in sites}
@@ -128,14 +127,12 @@ class Comparison:
         self, bad: OutputAccuracy, node: torch.fx.Node | None, evaluator: str, model_path: Path
     ) -> ExportDiffersError:
         culprit = None if node is None else seed_of(node)
-        random = self._random_nodes()
-        # What is random inside a region shows where its result is used, which may be nowhere in the graph.
-        blamed = culprit or next(iter(random), None)
-        where = "" if blamed is None else self._place(blamed, model_path)
+        where = "" if culprit is None else self._place(culprit, model_path)
         finding = compare.difference(bad, evaluator)
-        if culprit is not None and (culprit.name in self._site_names or any(map(is_random, _upstream(culprit)))):
+        if culprit is not None and culprit.name in self._site_names:
             culprit = None
-        message, hint = compare.differs(finding, where=where, random=sorted({str(each.target) for each in random}))
+        message = f"{finding}; it begins at {where}" if where else finding
+        hint = "Nothing was written. Rewrite that operator in the model with others that export faithfully."
         return ExportDiffersError(message, hint=hint, node=None if culprit is None else culprit.name, finding=finding)
 
     def _first_divergence(self, given: Inputs, feeds: Mapping[str, Any]) -> torch.fx.Node | None:
@@ -171,17 +168,3 @@ class Comparison:
         module = f" in module {scopes[-1][0] or '(top)'!r}" if scopes else ""
         line = source_line(str(node.meta.get("stack_trace") or ""), model_path)
         return f"{node.target}{module}" + (f" at {line}" if line else "")
-
-    def _random_nodes(self) -> list[torch.fx.Node]:
-        nodes = [*self._program.graph_module.graph.nodes, *(node for body in self._bodies for node in body.graph.nodes)]
-        return [node for node in nodes if is_random(node)]
-
-
-def _upstream(node: torch.fx.Node) -> set[torch.fx.Node]:
-    """Give a node and everything that it is computed from."""
-    found, waiting = {node}, [node]
-    while waiting:
-        new = set(waiting.pop().all_input_nodes) - found
-        found |= new
-        waiting += new
-    return found

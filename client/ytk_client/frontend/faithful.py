@@ -79,8 +79,8 @@ def export_faithfully(
         on_phase: Told the name and the text of what happens next.
 
     Raises:
-        UserError: ``export_differs``: the graph differs where no operator can be named, at an operator that draws
-            random numbers, or still after the operator was carved (the weights themselves differ, for example);
+        UserError: ``export_differs``: the graph differs where no operator can be named, or still after the operator was
+            carved (the weights themselves differ, for example);
             ``not_carvable`` or ``export_failed``.
         NotAvailableError: ``no_evaluator``: nothing that is installed runs the graph.
     """

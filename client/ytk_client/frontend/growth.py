@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ytk_client.frontend import draws
 from ytk_core.dtypes import DType
 from ytk_core.errors import UserError
 
@@ -95,12 +96,18 @@ def _is_own_scalar(node: torch.fx.Node) -> bool:
 
 
 def is_random(node: torch.fx.Node) -> bool:
-    """Tell whether a node draws random numbers; one that may drop out values does so only with a probability above 0."""
+    """Tell whether a node draws random numbers, by torch's own mark on the operator.
+
+    Not by values that differ, for two draws may agree. What may drop out values does so only where it is told to train,
+    and with a probability above 0.
+    """
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
-    arguments = node.target._schema.arguments  # noqa: SLF001 - the only way to the names of an operator's arguments
-    given = dict(zip((argument.name for argument in arguments), node.args, strict=False)) | node.kwargs
-    return not any(argument.name == "dropout_p" and given.get("dropout_p", 0.0) == 0 for argument in arguments)
+    given = draws.bound_arguments(node.target, node.args, dict(node.kwargs))
+    if any(given.get(name) is False for name in ("train", "training")):
+        return False
+    probabilities = {"dropout_p", "dropout"} | ({"p"} if "dropout" in node.target.__name__ else set())
+    return not any(given.get(name) == 0 for name in probabilities)
 
 
 def _absorbed(node: torch.fx.Node, value_of: torch.fx.Node) -> list[torch.fx.Node]:

@@ -57,14 +57,19 @@ class LoadedModel:
         Raises:
             UserError: ``model_forward_failed``, with the file and line of the user's code.
         """
+        return self.call_keeping(flat)[0]
+
+    def call_keeping(self, flat: tuple[torch.Tensor, ...]) -> tuple[Any, list[torch.Tensor]]:
+        """Run forward as :meth:`call` does; give also what it left in its inputs."""
         import torch
 
         # The model gets copies: one that writes to its inputs must not change the reference.
-        args, kwargs = _unflatten([tensor.clone() for tensor in flat], (self.args, dict(self.kwargs)))
+        copies = [tensor.clone() for tensor in flat]
+        args, kwargs = _unflatten(copies, (self.args, dict(self.kwargs)))
         with torch.no_grad(), user_output_to_stderr(), _blamed("model_forward_failed", "forward() raised", self.path):
             result = self.module(*args, **kwargs)
         register_dataclasses(result)
-        return result
+        return result, copies
 
 
 def load_model(path: Path, *, seed: int = 0) -> LoadedModel:
@@ -249,6 +254,6 @@ def _check_leaf(leaf: Any, label: str, path: Path, hint: str) -> None:
     if not isinstance(leaf, torch.Tensor):
         msg = f"get_fwd_args() in {path}: {label} {type(leaf).__name__}, not a tensor"
         raise UserError(msg, code="model_bad_args", hint=hint + " Constants belong into Model.")
-    if leaf.layout is not torch.strided or leaf.is_complex() or leaf.is_quantized:
+    if leaf.layout is not torch.strided or leaf.is_quantized:
         msg = f"get_fwd_args() in {path}: {label} a {leaf.layout} {leaf.dtype} tensor"
-        raise UserError(msg, code="model_bad_args", hint="Engines take dense real tensors.")
+        raise UserError(msg, code="model_bad_args", hint="Engines take dense tensors.")

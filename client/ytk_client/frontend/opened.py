@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,14 @@ import torch
 
 from ytk_client.frontend import fx_nodes, regions, steps, torch_adapter
 from ytk_client.frontend.capture import DYNAMIC_HINT, capture
+from ytk_client.frontend.captured import Lowered, lower
 from ytk_client.frontend.carve import Carver
 from ytk_client.frontend.dynamic import DynamicAxis, at_extents, export_shapes, parse_dynamic, resolve
 from ytk_client.frontend.growth import border_of
 from ytk_client.frontend.load_model import LoadedModel, load_model
 from ytk_client.frontend.naming import BorderNames
+from ytk_client.frontend.rewrites import rewrite
+from ytk_client.frontend.random_inputs import RandomInput
 from ytk_client.frontend.samples import reference_inputs
 from ytk_client.frontend.selectors import Selector
 from ytk_core.errors import UserError
@@ -38,6 +41,7 @@ class OpenedModel:
     nodes: list[FxNode]
     inputs: list[Inputs]
     truth: list[list[torch.Tensor | None]]
+    noise: list[RandomInput]
     notes: list[str]
 
 
@@ -60,17 +64,21 @@ def open_model(
     axes = resolve(parse_dynamic(request.dynamic), model)
     # A model is captured at its usual extents; of the samples, the second and third have the smallest and the largest.
     model = model.with_inputs(at_extents(model.flat_args, axes, "traced"))
-    inputs = reference_inputs(model.flat_args, count=request.samples, seed=request.seed)
-    inputs[1:3] = [at_extents(each, axes, which) for each, which in zip(inputs[1:3], ("min", "max"), strict=False)]
-    truth = [_truth(model, sample, dynamic=bool(axes) and index in {1, 2}) for index, sample in enumerate(inputs)]
+    samples = reference_inputs(model.flat_args, count=request.samples, seed=request.seed)
+    samples[1:3] = [at_extents(each, axes, which) for each, which in zip(samples[1:3], ("min", "max"), strict=False)]
+    steps.flat_outputs(model, samples[0])  # a model that does not run is told so before it is captured
     on_phase("capture", "capturing the model")
-    notes: list[str] = []
-    program, calls = _capture(model, selectors, export_shapes(model, axes))
-    steps.refuse_mutation(program)
-    names, lost = steps.border_names(program, model)
-    if lost:
-        notes.append(f"outputs that are no tensors are left out: {', '.join(lost)}")
-    torch_adapter.drop_constant_outputs(program)
+
+    def truth(reference: LoadedModel, sample: Inputs, updated: Sequence[int]) -> list[torch.Tensor | None]:
+        return _truth(reference, sample, updated, dynamic=bool(axes))
+
+    def bring_down(captured: torch.export.ExportedProgram) -> Lowered:
+        return lower(captured, model, samples, truth=truth, noisy=request.random_inputs, seed=request.seed)
+
+    lowered, calls = _capture(model, selectors, export_shapes(model, axes), bring_down)
+    program, names, notes = lowered.program, lowered.names, lowered.notes
+    marked = {node for sites in calls.values() for site in sites for node in site}
+    rewritten = rewrite(program, profile, keep=marked)
     nodes = fx_nodes.snapshot(program, model.path)
     border = border_of(profile)
     selection = None
@@ -90,14 +98,17 @@ def open_model(
     )
     if selection is not None:
         notes += carve_selected(program, carver, selection, border, regions.can_vary)
-    return OpenedModel(model, program, carver, names, nodes, inputs, truth, notes)
+    return OpenedModel(
+        model, program, carver, names, nodes, lowered.inputs, lowered.truth, lowered.noise, lowered.notes
+    )
 
 
-def _truth(model: LoadedModel, sample: Inputs, *, dynamic: bool) -> list[torch.Tensor | None]:
+def _truth(model: LoadedModel, sample: Inputs, updated: Sequence[int], *, dynamic: bool) -> list[torch.Tensor | None]:
     try:
-        return steps.flat_outputs(model, sample)
+        return steps.flat_outputs(model, sample, updated)
     except UserError as err:
-        if not dynamic or err.code != "model_forward_failed":
+        as_given = [tensor.shape for tensor in sample] == [tensor.shape for tensor in model.flat_args]
+        if not dynamic or as_given or err.code != "model_forward_failed":
             raise
         shapes = ", ".join("x".join(map(str, tensor.shape)) for tensor in sample)
         msg = f"the model does not take every extent that --dynamic allows: with inputs of {shapes}, {err.message}"
@@ -105,16 +116,19 @@ def _truth(model: LoadedModel, sample: Inputs, *, dynamic: bool) -> list[torch.T
 
 
 def _capture(
-    model: LoadedModel, selectors: list[Selector], shapes: Any
-) -> tuple[torch.export.ExportedProgram, dict[str, list[set[torch.fx.Node]]]]:
+    model: LoadedModel,
+    selectors: list[Selector],
+    shapes: Any,
+    bring_down: Callable[[torch.export.ExportedProgram], Lowered],
+) -> tuple[Lowered, dict[str, list[set[torch.fx.Node]]]]:
     if not selectors:
-        return torch_adapter.decompose(capture(model, shapes)), {}
+        return bring_down(capture(model, shapes)), {}
     from ytk_client.frontend.selectors_call import intercepted, python_paths, take_marks
 
     paths = python_paths(selectors)
     with intercepted(paths):
-        program = torch_adapter.decompose(capture(model, shapes))
-    return program, {**{key: [] for key in paths}, **take_marks(program)}
+        lowered = bring_down(capture(model, shapes))
+    return lowered, {**{key: [] for key in paths}, **take_marks(lowered.program)}
 
 
 def _symbols(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ytk_client.frontend.artifacts import OutputPaths, Staging, disk_errors, own_candidate_files
 from ytk_client.frontend.dynamic import parse_dynamic, write_ranges
@@ -44,7 +44,8 @@ class PrepareRequest:
     :data:`ytk_core.targets.DEFAULT_PROFILE`, the strictest. ``plugins`` are selectors of regions to carve
     (:mod:`ytk_client.frontend.selectors`), ``dynamic`` input axes with their ranges
     (:mod:`ytk_client.frontend.dynamic`). ``debug_taps`` adds a copy of the graph that gives out what enters and leaves
-    every plugin. ``torch_timing_budget_s`` of 0 leaves the torch row out of the reference.
+    every plugin. ``random_inputs`` makes the noise of random draws inputs of the graph
+    (:mod:`ytk_client.frontend.random_inputs`). ``torch_timing_budget_s`` of 0 leaves the torch row out of the reference.
     """
 
     model: Path
@@ -57,6 +58,7 @@ class PrepareRequest:
     plugins: tuple[str, ...] = ()
     dynamic: tuple[str, ...] = ()
     debug_taps: bool = False
+    random_inputs: bool = False
     samples: int = 3
     seed: int = 0
     torch_timing_budget_s: float = 2.0
@@ -66,8 +68,8 @@ class PrepareRequest:
 class PrepareReport:
     """What prepare found and wrote.
 
-    ``accuracy`` has one verdict per sample for each graph output and each value that enters a region; ``seconds`` the
-    duration of each phase.
+    ``accuracy`` has one verdict per sample for each graph output and each value that enters a region; ``random_inputs``
+    describes each noise input of the graph; ``seconds`` has the duration of each phase.
     """
 
     rows: tuple[PluginRow, ...]
@@ -78,6 +80,7 @@ class PrepareReport:
     evaluator: str
     accuracy: tuple[OutputAccuracy, ...]
     notes: tuple[str, ...] = ()
+    random_inputs: tuple[dict[str, Any], ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -161,6 +164,7 @@ class _Run:
         self._profile = profile
         self._staging = staging
         self._on_phase = on_phase
+        self._noise: tuple[dict[str, Any], ...] = ()
         self._seconds: dict[str, float] = {}
         self._notes: list[str] = []
         self._started: tuple[str, float] | None = None
@@ -189,6 +193,11 @@ class _Run:
         )
         if self._request.dynamic:
             write_ranges(onnx_path, parse_dynamic(self._request.dynamic))
+        self._noise = tuple(entry.described() for entry in opened.noise)
+        if self._noise:
+            from ytk_client.frontend.random_inputs import write_description
+
+            write_description(onnx_path, self._noise)
         graph, onnx_names, comparison = exported.graph, exported.onnx_names, exported.comparison
         self._phase("regions", "writing the regions")
         rows, candidates = self._write_regions(carver, model, onnx_names, comparison.first)
@@ -221,6 +230,7 @@ class _Run:
             evaluator=comparison.evaluator,
             accuracy=tuple(exported.accuracy),
             notes=tuple(self._notes),
+            random_inputs=self._noise,
             seconds=self._seconds,
         )
 
@@ -333,6 +343,7 @@ class _Run:
             "threads": torch.get_num_threads(),
             "seed": self._request.seed,
             "target_profile": self._profile.name,
+            **({"random_inputs": list(self._noise)} if self._noise else {}),
         }
         reference = Reference(
             inputs=_infos(input_names, inputs),

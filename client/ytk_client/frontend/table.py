@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ytk_core.archspec import ArchSpec
 from ytk_core.formats.prepare_outputs import Candidate, PluginRow
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ytk_client.frontend.dryrun import DryRunReport
 
 CARVE_COLUMNS = ("REGION", "SITES", "OPERATORS", "SHAPES", "GAIA_INPUT")
+NOISE_COLUMNS = ("NOISE_INPUT", "DISTRIBUTION", "DTYPE", "SHAPE", "OPERATOR", "MODULE", "LINE")
 DRY_RUN_COLUMNS = ("PLUGIN", "OPERATOR", "SITES", "REASON", "MODULE", "LINE")
 COLUMNS = ("PLUGIN", "HAS_PLUGIN", "PLACEHOLDER", "GAIA_INPUT")
 
@@ -35,6 +36,22 @@ def carve_rows(rows: Sequence[PluginRow], candidates: Sequence[Candidate]) -> li
             )
             found.append((row.name, str(row.sites), operators, ", ".join(shapes), row.gaia_input or "-"))
     return found
+
+
+def noise_rows(described: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Give the cells of the noise inputs that ``--random-inputs`` made: what each must be fed with, and for which draw."""
+    return [
+        (
+            each["name"],
+            each["distribution"],
+            each["dtype"],
+            "x".join(map(str, each["shape"])) or "scalar",
+            each["op"],
+            each["module_path"] or "(top)",
+            each["source_line"] or "-",
+        )
+        for each in described
+    ]
 
 
 def dry_run_rows(found: DryRunReport) -> list[tuple[str, ...]]:

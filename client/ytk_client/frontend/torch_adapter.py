@@ -111,18 +111,18 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
             "Write the operator that it names with others; a step that changes a tensor in place is the usual reason."
         )
         raise UserError(msg, code="decomposition_failed", hint=hint) from err
-    _name_outputs_anew(program)
+    name_outputs_anew(program)
     _drop_error_checks(program)
     program.graph_module.graph.eliminate_dead_code()
     program.graph_module.recompile()
     return program
 
 
-def _name_outputs_anew(program: torch.export.ExportedProgram) -> None:
-    """Let the signature name what the graph returns.
+def name_outputs_anew(program: torch.export.ExportedProgram) -> None:
+    """Let the signature name what the graph returns, after nodes were replaced.
 
-    Type promotion puts a conversion behind an operator without telling the signature, and the exporter goes by that: a
-    float16 output would be float32.
+    Also after torch's own passes: type promotion puts a conversion behind an operator without telling the signature, and
+    the exporter goes by that: a float16 output would be float32.
     """
     signature = program.graph_signature
     for index, value in enumerate(program.graph_module.graph.output_node().args[0]):
@@ -300,6 +300,15 @@ def subgraph_owners(program: torch.export.ExportedProgram) -> dict[torch.fx.Grap
     return owners
 
 
+def fake_mode_of(program: torch.export.ExportedProgram) -> Any:
+    """Give the mode under which operators on the program's values give values like them, without data."""
+    for node in program.graph_module.graph.nodes:
+        mode = getattr(node.meta.get("val"), "fake_mode", None)
+        if mode is not None:
+            return mode
+    return torch._subclasses.FakeTensorMode()  # noqa: SLF001 - public in docs, private by path
+
+
 def module_scopes(node: torch.fx.Node) -> list[tuple[str, str]]:
     """Give (module path, class) of every module around a node, outermost first; the top module's path is ""."""
     stack = node.meta.get("nn_module_stack") or {}
@@ -385,43 +394,9 @@ def drop_constant_outputs(program: torch.export.ExportedProgram) -> None:
     program.graph_module.recompile()
 
 
-def make_complex_outputs_real(program: torch.export.ExportedProgram) -> list[int]:
-    """Give complex outputs out as pairs of real numbers, with one more axis of extent 2 at the end.
-
-    No engine has complex tensors; the exporter writes such an output in this form anyway.
-
-    Returns:
-        The positions of these outputs among the flattened outputs.
-    """
-    kinds = torch.export.graph_signature
-    graph = program.graph_module.graph
-    output = graph.output_node()
-    specs = program.graph_signature.output_specs
-    user = [index for index, spec in enumerate(specs) if spec.kind is kinds.OutputKind.USER_OUTPUT]
-    results, changed = list(output.args[0]), []
-    for position, index in enumerate(user):
-        node = results[index]
-        value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-        if not isinstance(value, torch.Tensor) or not value.is_complex():
-            continue
-        with graph.inserting_before(output):
-            # A conjugate is a flag on the tensor, and pairs of numbers have none.
-            plain = graph.call_function(torch.ops.aten.resolve_conj.default, (node,)) if value.is_conj() else node
-            real = graph.call_function(torch.ops.aten.view_as_real.default, (plain,))
-        for new, known in ((plain, value.resolve_conj()), (real, torch.view_as_real(value.resolve_conj()))):
-            new.meta = {**node.meta, "val": known}
-        results[index] = real
-        specs[index] = dataclasses.replace(specs[index], arg=kinds.TensorArgument(real.name))
-        changed.append(position)
-    output.args = (tuple(results),)
-    program.graph_module.recompile()
-    return changed
-
-
-def mutated_names(program: torch.export.ExportedProgram) -> list[str]:
-    """Name the buffers and inputs that forward writes to: ONNX graphs have no such thing."""
-    signature = program.graph_signature
-    return [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+def mutated_buffers(program: torch.export.ExportedProgram) -> list[str]:
+    """Name the buffers that forward writes to: ONNX graphs have no such thing."""
+    return list(program.graph_signature.buffers_to_mutate.values())
 
 
 def replace_in_signature(program: torch.export.ExportedProgram, old: str, new: str) -> None:

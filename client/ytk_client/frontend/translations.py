@@ -89,6 +89,42 @@ def _searchsorted(
     return op.ReduceSum(op.Cast(before, to=kind), _int64(-1), keepdims=0)
 
 
+def _masked_select(x: ir.Value, mask: ir.Value) -> Any:
+    """One row of what is chosen; how many is known when the graph runs."""
+    shape = np.broadcast_shapes(tuple(_extents(x)), tuple(_extents(mask)))
+    flat = [
+        op.Reshape(each if tuple(_extents(each)) == shape else op.Expand(each, _int64(*shape)), _int64(-1))
+        for each in (x, mask)
+    ]
+    return op.Compress(flat[0], flat[1], axis=0)
+
+
+def _unique_consecutive(
+    x: ir.Value, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """The first of each run of equal elements, the number of the run of each element, and the lengths of the runs."""
+    extents = _extents(x)
+    count = int(np.prod(extents, dtype=np.int64))
+    if dim is not None or count == 0:
+        msg = "runs along an axis, or of nothing"
+        raise NotImplementedError(msg)
+    flat = op.Reshape(x, _int64(-1))
+    ends = _int64(np.iinfo(np.int64).max)
+    after, before = op.Slice(flat, _int64(1), ends, _int64(0)), op.Slice(flat, _int64(0), _int64(-1), _int64(0))
+    first = op.Constant(value=ir.tensor(np.array([True])))
+    starts = op.Concat(first, op.Not(op.Equal(after, before)), axis=0)
+    runs: Any = _int64()
+    if return_inverse:
+        numbers = op.CumSum(op.Cast(starts, to=ir.DataType.INT64), _int64(0))
+        runs = op.Reshape(op.Sub(numbers, _int64(1)), _int64(*extents))
+    lengths: Any = _int64()
+    if return_counts:
+        places = op.Compress(_int64(*range(count)), starts, axis=0)
+        following = op.Concat(op.Slice(places, _int64(1), ends, _int64(0)), _int64(count), axis=0)
+        lengths = op.Sub(following, places)
+    return op.Compress(flat, starts, axis=0), runs, lengths
+
+
 def _bucketize(values: ir.Value, boundaries: ir.Value, *, out_int32: bool = False, right: bool = False) -> Any:
     return _searchsorted(boundaries, values, out_int32=out_int32, right=right)
 
@@ -243,6 +279,8 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _aten.fmin.default: _fmin,
     _aten.searchsorted.Tensor: _searchsorted,
     _aten.bucketize.Tensor: _bucketize,
+    _aten.masked_select.default: _masked_select,
+    _aten.unique_consecutive.default: _unique_consecutive,
     _aten.kthvalue.default: _kthvalue,
     _aten.median.default: _median,
     _aten.median.dim: _median_dim,

@@ -67,25 +67,6 @@ def test_earlier_outputs_survive_a_failed_run(run_prepare, monkeypatch):
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize(
-    ("expression", "words"),
-    [
-        ("torch.rand_like(x) + x", "aten.rand_like"),
-        ("F.dropout(x, 0.5, training=True)", "dropout"),
-    ],
-)
-def test_random_models_are_refused(run_prepare, expression, words):
-    with pytest.raises(UserError) as caught:
-        run_prepare(
-            f"class Model(nn.Module):\n    def forward(self, x):\n        return {expression}\n"
-            "def get_fwd_args():\n    return (torch.randn(1, 2, 7, 7),)\n"
-        )
-    assert caught.value.code == "export_differs"
-    assert words in caught.value.message
-    assert "model.py:7" in caught.value.message
-    assert "random" in caught.value.hint
-
-
 @pytest.mark.parametrize("only", ["onnxruntime", "openvino", "onnx.reference"])
 def test_every_evaluator_accepts_the_examples(run_prepare, monkeypatch, only):
     factories = [(name, factory) for name, factory in compare._EVALUATORS if name == only]

@@ -126,13 +126,10 @@ def test_two_sites_that_compute_the_same_are_one_node(run_prepare):
     region_runs(out, row.name)
 
 
-@pytest.mark.parametrize(
-    ("expression", "code"), [("(x * 10).short()", "bad_dtype"), ("(x * 10).abs().to(torch.uint16)", "bad_dtype")]
-)
-def test_an_output_of_a_type_that_no_file_of_ours_has_is_refused(run_prepare, expression, code):
+def test_an_output_of_a_type_that_no_file_of_ours_has_is_refused(run_prepare):
     with pytest.raises(UserError) as caught:
-        run_prepare(model(f"return {expression}", "torch.randn(3)"), profile="onnxruntime")
-    assert caught.value.code == code
+        run_prepare(model("return x.abs().to(torch.float8_e8m0fnu)", "torch.randn(3)"))
+    assert caught.value.code == "bad_dtype"
 
 
 def test_a_complex_output_becomes_pairs_of_numbers(run_prepare):

@@ -60,7 +60,7 @@ def test_borders_and_output_paths(program):
     names = adapter.user_output_names(program)
     assert len(names) == 3
     assert all(names)
-    assert adapter.mutated_names(program) == []
+    assert adapter.mutated_buffers(program) == []
     assert len(adapter.flatten_output(Small()(torch.randn(2, 3)))) == 3
 
 
