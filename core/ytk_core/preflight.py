@@ -31,6 +31,7 @@ __all__ = [
 
 _FLOATS = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
 _PRECISION_DTYPE = {"fp16": DType.FLOAT16, "bf16": DType.BFLOAT16}
+_PRECISION_OF: dict[DType | None, str] = {DType.FLOAT32: "fp32", DType.FLOAT16: "fp16", DType.BFLOAT16: "bf16"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,21 +63,30 @@ def compare_node_meta(node: NodeContract, meta: PluginMeta, precision: str, arch
         attributes, arch, deployment target, precision; empty if the plugin can stand for the node.
     """
     found = [*_identity(node, meta, arch)]
-    if arity := _arity(node, meta):
+    if arity := _arity(node, meta, arch):
         found += arity
     else:
         dtypes, fitting = _dtypes(node, meta, precision, arch)
         found += [
             *dtypes,
             *_formats(node, fitting, arch),
-            *_ranks(node, meta),
-            *_dims(node, meta),
-            *_shapes(node, meta),
+            *_ranks(node, meta, arch),
+            *_dims(node, meta, arch),
+            *_shapes(node, meta, arch),
         ]
-    found += [*_attributes(node, meta), *_arch(node, meta, arch), *_deployment(node, meta, arch)]
+    found += [*_attributes(node, meta, arch), *_arch(node, meta, arch), *_deployment(node, meta, arch)]
     if not arity:
         found += _precision(node, meta, precision, arch)
     return found
+
+
+def _generate(node: NodeContract, arch: ArchSpec, dtype: DType | None = None) -> str:
+    """Give the command that makes a kernel for the node; ``dtype``: what its floating-point tensors have to be."""
+    target = DeploymentTarget.TENSORRT if arch.engine_name == "tensorrt" else DeploymentTarget.CPU
+    config = f"--config deployment_target={target}"
+    if (precision := _PRECISION_OF.get(dtype)) is not None:
+        config += f" --config precision={precision}"
+    return f"`ytk kernelgen compile -r {node.name}.pt2 -g {arch} {config} -o {node.name}.module_source.py`"
 
 
 def _where(node: NodeContract, tensor: str = "") -> str:
@@ -91,7 +101,7 @@ def _identity(node: NodeContract, meta: PluginMeta, arch: ArchSpec) -> Iterator[
             where=_where(node),
             node_side=repr(node.name),
             plugin_side=repr(meta.plugin_name),
-            hint=f"Build the plugin again with `ytk embedded build-plugin --plugin-name {node.name}`.",
+            hint=f"Build the plugin again: `ytk embedded build-plugin -a {arch} --plugin-name {node.name} ...`.",
         )
     attribute = node.attributes.get("plugin_namespace", node.namespace)
     for side in dict.fromkeys((node.namespace, attribute)):
@@ -101,7 +111,7 @@ def _identity(node: NodeContract, meta: PluginMeta, arch: ArchSpec) -> Iterator[
                 where=_where(node),
                 node_side=repr(side),
                 plugin_side=repr(meta.plugin_namespace),
-                hint=f"Build the plugin again with `ytk embedded build-plugin --plugin-namespace {node.namespace}`.",
+                hint=f"Build the plugin again: `ytk embedded build-plugin -a {arch} --plugin-name {node.name} --plugin-namespace {node.namespace or chr(39) * 2} ...`.",
             )
     if node.version != meta.plugin_version:
         yield Difference(
@@ -109,7 +119,7 @@ def _identity(node: NodeContract, meta: PluginMeta, arch: ArchSpec) -> Iterator[
             where=_where(node),
             node_side=repr(node.version),
             plugin_side=repr(meta.plugin_version),
-            hint="Prepare the model and generate the kernel with the same yasp-toolkit.",
+            hint=f"Prepare the model and generate the kernel with the same yasp-toolkit: {_generate(node, arch)}.",
         )
     if arch.engine_name == "tensorrt" and load_profile(arch).is_builtin(node.name):
         yield Difference(
@@ -117,18 +127,18 @@ def _identity(node: NodeContract, meta: PluginMeta, arch: ArchSpec) -> Iterator[
             where=_where(node),
             node_side=repr(node.name),
             plugin_side="a name that TensorRT's own importer takes first, silently",
-            hint="Prepare the model again; choose another name in the --plugin selector.",
+            hint="Prepare the model again, which never takes such a name by itself: choose another one in `ytk embedded prepare --plugin`.",
         )
 
 
-def _arity(node: NodeContract, meta: PluginMeta) -> list[Difference]:
+def _arity(node: NodeContract, meta: PluginMeta, arch: ArchSpec) -> list[Difference]:
     return [
         Difference(
             check="arity",
             where=_where(node),
             node_side=f"{len(have)} {kind}",
             plugin_side=f"{len(want)} ({', '.join(decl.name for decl in want)})",
-            hint="The kernel must take exactly the node's inputs, in order: generate it from this node's own .pt2.",
+            hint=f"The kernel must take exactly the node's inputs, in order: {_generate(node, arch)} makes one from its own region.",
         )
         for kind, have, want in (("inputs", node.inputs, meta.inputs), ("outputs", node.outputs, meta.outputs))
         if len(have) != len(want)
@@ -190,7 +200,7 @@ def _dtypes(
             where=_where(node, where),
             node_side=narrowed,
             plugin_side=f"{want} (variants: {', '.join(variant.id for variant in meta.variants)})",
-            hint=f"Generate the kernel again with a variant that takes {handed}.",
+            hint=f"Generate the kernel with a variant that takes {handed}: {_generate(node, arch, handed)}.",
         )
     ], []
 
@@ -209,7 +219,7 @@ def _formats(node: NodeContract, fitting: Sequence[Variant], arch: ArchSpec) -> 
             where=_where(node, where),
             node_side="linear, the only layout of CPU engines",
             plugin_side=str(fmt),
-            hint="Generate the kernel again with --config deployment_target=cpu.",
+            hint=f"Generate the kernel for a CPU engine: {_generate(node, arch)}.",
         )
 
 
@@ -225,14 +235,14 @@ def _precision(node: NodeContract, meta: PluginMeta, precision: str, arch: ArchS
             where=_where(node),
             node_side=f"an engine built with -p {precision}",
             plugin_side=f"only {', '.join(have)} variants",
-            hint=f"Generate the kernel with a {lower} variant, or compile with -p fp32.",
+            hint=f"Generate the kernel with a {lower} variant ({_generate(node, arch, lower)}), or compile with -p fp32.",
         )
 
 
 # ---- ranks, dims, shapes ---------------------------------------------------------------------------------------------
 
 
-def _ranks(node: NodeContract, meta: PluginMeta) -> Iterator[Difference]:
+def _ranks(node: NodeContract, meta: PluginMeta, arch: ArchSpec) -> Iterator[Difference]:
     sides = (
         ("input", node.inputs, [d.rank for d in meta.inputs]),
         ("output", node.outputs, [d.rank for d in meta.outputs]),
@@ -245,7 +255,7 @@ def _ranks(node: NodeContract, meta: PluginMeta) -> Iterator[Difference]:
                     where=_where(node, f"{kind} {index}"),
                     node_side=f"rank {tensor.rank}",
                     plugin_side=f"rank {rank}",
-                    hint="Generate the kernel again from this node's own .pt2.",
+                    hint=f"Generate the kernel from this node's own region: {_generate(node, arch)}.",
                 )
 
 
@@ -257,7 +267,7 @@ def _known_dims(node: NodeContract, meta: PluginMeta) -> Iterator[tuple[int, int
                 yield index, axis, extent
 
 
-def _dims(node: NodeContract, meta: PluginMeta) -> Iterator[Difference]:
+def _dims(node: NodeContract, meta: PluginMeta, arch: ArchSpec) -> Iterator[Difference]:
     constant = {(c.input, c.axis): c.extent for c in meta.constant_axes}
     ranges = {(e.input, e.axis): (e.min, e.max) for e in meta.extents}
     divisors = {(i, axis): divisor for i, axis, divisor in meta.constraints.divisible}
@@ -270,7 +280,7 @@ def _dims(node: NodeContract, meta: PluginMeta) -> Iterator[Difference]:
                 where=where,
                 node_side="a dynamic extent" if extent is None else f"extent {extent}",
                 plugin_side=f"extent {fixed}, fixed in the kernel",
-                hint="Generate the kernel again from this node's own .pt2.",
+                hint=f"Generate the kernel from this node's own region: {_generate(node, arch)}.",
             )
         if extent is None:
             continue
@@ -281,7 +291,7 @@ def _dims(node: NodeContract, meta: PluginMeta) -> Iterator[Difference]:
                 where=where,
                 node_side=f"extent {extent}",
                 plugin_side=f"tested for {low}..{high}",
-                hint="Generate the kernel again with a sample of this size.",
+                hint=f"Prepare the model with a sample of this size, then generate the kernel: {_generate(node, arch)}.",
             )
         divisor = divisors.get((index, axis), 1)
         if extent % divisor:
@@ -290,11 +300,11 @@ def _dims(node: NodeContract, meta: PluginMeta) -> Iterator[Difference]:
                 where=where,
                 node_side=f"extent {extent}",
                 plugin_side=f"multiples of {divisor} only",
-                hint="Generate the kernel again from this node's own .pt2.",
+                hint=f"Generate the kernel from this node's own region: {_generate(node, arch)}.",
             )
 
 
-def _shapes(node: NodeContract, meta: PluginMeta) -> Iterator[Difference]:
+def _shapes(node: NodeContract, meta: PluginMeta, arch: ArchSpec) -> Iterator[Difference]:
     dims = []
     for tensor, decl in zip(node.inputs, meta.inputs, strict=True):
         known = tensor.dims if tensor.dims is not None and len(tensor.dims) == decl.rank else (None,) * decl.rank
@@ -315,7 +325,7 @@ def _shapes(node: NodeContract, meta: PluginMeta) -> Iterator[Difference]:
                     where=_where(node, f"output {index} axis {axis}"),
                     node_side="a dynamic extent" if have is None else f"extent {have}",
                     plugin_side=side,
-                    hint="Generate the kernel again from this node's own .pt2.",
+                    hint=f"Generate the kernel from this node's own region: {_generate(node, arch)}.",
                 )
 
 
@@ -342,7 +352,7 @@ def _same(node_value: Any, fixed: Any) -> bool:
     return [np.float32(item) for item in items] == [np.float32(item) for item in fixed]
 
 
-def _attributes(node: NodeContract, meta: PluginMeta) -> Iterator[Difference]:
+def _attributes(node: NodeContract, meta: PluginMeta, arch: ArchSpec) -> Iterator[Difference]:
     for attribute in meta.attributes:
         where = _where(node, f"attribute {attribute.name!r}")
         value = node.attributes.get(attribute.name)
@@ -353,7 +363,7 @@ def _attributes(node: NodeContract, meta: PluginMeta) -> Iterator[Difference]:
                     where=where,
                     node_side="no such attribute",
                     plugin_side=f"a required {attribute.type}",
-                    hint="Prepare the model and generate the kernel with the same yasp-toolkit.",
+                    hint=f"Prepare the model and generate the kernel with the same yasp-toolkit: {_generate(node, arch)}.",
                 )
             continue
         if not _is_type(value, attribute.type) or (attribute.value is not None and not _same(value, attribute.value)):
@@ -363,7 +373,7 @@ def _attributes(node: NodeContract, meta: PluginMeta) -> Iterator[Difference]:
                 node_side=repr(value),
                 plugin_side=f"{attribute.type}"
                 + ("" if attribute.value is None else f" {attribute.value!r}, fixed in the kernel"),
-                hint="Generate the kernel again from this node's own .pt2.",
+                hint=f"Generate the kernel from this node's own region: {_generate(node, arch)}.",
             )
 
 
@@ -375,7 +385,7 @@ def _arch(node: NodeContract, meta: PluginMeta, arch: ArchSpec) -> Iterator[Diff
                 where=_where(node),
                 node_side=f"the target {arch} ({field} {getattr(arch, field)})",
                 plugin_side=f"{field} {wanted} only",
-                hint=f"Choose a target with {field} {wanted}, or generate the kernel again for this one.",
+                hint=f"Choose a target with {field} {wanted}, or generate the kernel for this one: {_generate(node, arch)}.",
             )
 
 
@@ -387,7 +397,7 @@ def _deployment(node: NodeContract, meta: PluginMeta, arch: ArchSpec) -> Iterato
             where=_where(node),
             node_side=f"the engine {arch.engine} ({arch.engine_name})",
             plugin_side=f"deployment_target {meta.deployment_target}",
-            hint=f"Generate the kernel again with --config deployment_target={wanted}.",
+            hint=f"Generate the kernel for this engine: {_generate(node, arch)}.",
         )
 
 
@@ -438,7 +448,7 @@ def check_plugins(
                     where=_where(node),
                     node_side=f"version {node.version}",
                     plugin_side="is not given",
-                    hint=f"Add --custom-plugin with the .so that `ytk embedded build-plugin --plugin-name {node.name}` wrote.",
+                    hint=f"Add --custom-plugin with the .so that `ytk embedded build-plugin -a {arch} --plugin-name {node.name} ...` wrote.",
                 )
             )
     found += [

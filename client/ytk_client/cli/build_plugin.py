@@ -44,6 +44,14 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Where Forge has no headers of this TensorRT: build against an interface declared by hand; the plugin is marked.",
 )
+@click.option(
+    "--onnx",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Model with the node that the plugin is for: compared with the kernel's contract before anything is sent.",
+)
+@click.option(
+    "-p", "--precision", default="fp32", show_default=True, help="With --onnx: what the engine will compute in."
+)
 @click.option("--no-cache", is_flag=True, help="Build anew even if this build was done before.")
 @format_option("--format")
 @follow_options
@@ -55,6 +63,8 @@ def build_plugin(
     source: Path,
     so_path: Path,
     declared_abi: bool,
+    onnx: Path | None,
+    precision: str,
     no_cache: bool,
     output: str,
     detach: bool,
@@ -72,7 +82,7 @@ def build_plugin(
     from ytk_core.formats.plugin_manifest import read_plugin_manifest
     from ytk_core.jobs import JobKind, JobSpec, PluginBuildParams
 
-    text = prepare_source(source, arch, name=plugin_name, namespace=plugin_namespace)
+    text = prepare_source(source, arch, name=plugin_name, namespace=plugin_namespace, onnx=onnx, precision=precision)
     manifest_file = manifest_path(so_path)
     check_outputs(so_path, manifest_file)
     spec = JobSpec(
