@@ -1,7 +1,7 @@
 """How much of torch the generator covers: ``python -m ytk_gaia.coverage OUT.json``.
 
-Every entry of torch's own operator database is taken with its first float32 sample, captured, generated as C++, compiled, called
-through the launcher ABI, and compared with torch. Needs torch with its test database (``expecttest`` installed).
+Every entry of torch's own operator database is taken with its first float32 sample, captured, generated as C++ (``--form cuda``: as CUDA
+C++, which is compiled for sm_87 and run on the emulation), called through the launcher ABI, and compared with torch. Needs torch with its test database (``expecttest`` installed).
 """
 
 from __future__ import annotations
@@ -27,21 +27,15 @@ import click
 import numpy as np
 import torch
 
-from ytk_core.abi import include_dir
-from ytk_core.archspec import ArchSpec, host_arch_specs
-from ytk_core.cpu_build import cxx_flags
 from ytk_core.dtypes import ONNX_NUMBER, DType
 from ytk_core.errors import FormatError, ToolkitError, UserError
 from ytk_core.files import atomic_write
 from ytk_gaia import coverage_child
-from ytk_gaia.evaluator.build import compiler
+from ytk_gaia.coverage_forms import Form, form
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator import region_input, strategies
 from ytk_gaia.generator.border import EmittedKernel, KernelTensor
-from ytk_gaia.generator.cpp_printer import runtime_header
-from ytk_gaia.generator.emit_cpp import emit
 from ytk_gaia.generator.lowering import CannotLowerError, lower
-from ytk_gaia.generator.schedules import SCHEDULES
 
 SCHEMA_VERSION = 1
 MATCH, WRONG, NO_KERNEL, CRASH, NOT_CAPTURED = "match", "wrong", "no kernel", "crash", "not captured"
@@ -140,7 +134,7 @@ def _capture(op: Any) -> tuple[torch.export.ExportedProgram, list[torch.Tensor]]
     return program, expected
 
 
-def _emit(region: region_input.Region) -> EmittedKernel:
+def _emit(region: region_input.Region, form: Form) -> EmittedKernel:
     """Give the kernel of the first plan that applies.
 
     Raises:
@@ -153,7 +147,7 @@ def _emit(region: region_input.Region) -> EmittedKernel:
             if plan.name == "recompute":
                 continue  # the same operators as "base"
             try:
-                return emit(lower(region.program, plan), region.border, SCHEDULES[0])
+                return form.emit(lower(region.program, plan), region.border)
             except CannotLowerError as err:
                 missing += [op for op in err.operators if op not in missing]
     raise CannotLowerError(missing)
@@ -164,7 +158,7 @@ def _first_line(err: BaseException) -> str:
     return f"{type(err).__name__}: {lines[0] if lines else ''}"[:240]
 
 
-def generate_entry(op: Any) -> Outcome | _Pending:
+def generate_entry(op: Any, form: Form) -> Outcome | _Pending:
     """Capture an entry and generate its kernel."""
     name = entry_name(op)
     try:
@@ -175,7 +169,7 @@ def generate_entry(op: Any) -> Outcome | _Pending:
     try:
         with _time_limit(_ENTRY_LIMIT_S):
             region = region_input.bind(program, region_input.derive_spec(program, "region"))
-            kernel = _emit(region)
+            kernel = _emit(region, form)
     except (CannotLowerError, UserError, FormatError, TimeoutError) as err:
         return Outcome(name, NO_KERNEL, str(err)[:240])
     except Exception as err:  # noqa: BLE001 -- a bug of the generator is a result here, with its type
@@ -192,21 +186,6 @@ def generate_entry(op: Any) -> Outcome | _Pending:
 def _bytes(tensor: torch.Tensor) -> bytes:
     flat = tensor.detach().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-
-
-def _compile(batch: Sequence[_Pending], arch: ArchSpec, directory: Path, optimise: str) -> str:
-    """Compile a batch into ``directory/k.so``; give the compiler's complaint, or an empty string."""
-    header = runtime_header(" ".join(item.kernel.source for item in batch))
-    text = f'#include "ytk_kernel.h"\n{header}\n'
-    for count, item in enumerate(batch):
-        source = re.sub(r"\bytk_(launch|workspace)\b", rf"ytk_\1_{count}", item.kernel.source)
-        text += f"namespace kernel{count} {{\n{source}\n}}\n"
-    (directory / "k.cpp").write_text(text, encoding="utf-8")
-    flags = [*cxx_flags(arch), "-fvisibility=default", optimise]
-    command = [compiler(), *flags, "-I", str(include_dir()), str(directory / "k.cpp"), "-o", str(directory / "k.so")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    errors = [line for line in done.stderr.splitlines() if "error:" in line]
-    return "" if done.returncode == 0 else (errors or [f"the compiler ended with {done.returncode}"])[0]
 
 
 def _lay_out(batch: Sequence[_Pending], directory: Path) -> bytearray:
@@ -264,13 +243,13 @@ def _compare(item: _Pending, data: bytes) -> Outcome:
     return Outcome(item.entry, MATCH, "", worst, item.kernel.nests)
 
 
-def run_batch(batch: Sequence[_Pending], arch: ArchSpec, optimise: str) -> list[Outcome]:
+def run_batch(batch: Sequence[_Pending], form: Form, optimise: str) -> list[Outcome]:
     """Compile and call kernels; one that breaks its batch is tried alone."""
     if not batch:
         return []
     with tempfile.TemporaryDirectory(prefix="ytk-coverage-") as name:
         directory = Path(name)
-        problem = _compile(batch, arch, directory, optimise)
+        problem = form.compile([item.kernel.source for item in batch], directory, optimise)
         answered: dict[int, int] = {}
         if not problem:
             _lay_out(batch, directory)
@@ -290,29 +269,29 @@ def run_batch(batch: Sequence[_Pending], arch: ArchSpec, optimise: str) -> list[
             problem = end
         if len(batch) == 1:
             return [Outcome(batch[0].entry, CRASH, f"{problem.splitlines()[0]}"[:240], nests=batch[0].kernel.nests)]
-    return [outcome for item in batch for outcome in run_batch([item], arch, optimise)]
+    return [outcome for item in batch for outcome in run_batch([item], form, optimise)]
 
 
 # ---- the whole -------------------------------------------------------------------------------------------------------
 
 
 def measure(
-    names: Sequence[str], ops: dict[str, Any], arch: ArchSpec, optimise: str = "-O1", deadline: float = float("inf")
+    names: Sequence[str], ops: dict[str, Any], form: Form, optimise: str = "-O1", deadline: float = float("inf")
 ) -> Iterator[Outcome]:
     """Give the outcome of each entry, in batches; stops at the deadline (``time.monotonic()``)."""
     waiting: list[_Pending] = []
     for name in names:
         if time.monotonic() > deadline:
             break
-        found = generate_entry(ops[name])
+        found = generate_entry(ops[name], form)
         if isinstance(found, Outcome):
             yield found
             continue
         waiting.append(found)
         if len(waiting) == _BATCH:
-            yield from run_batch(waiting, arch, optimise)
+            yield from run_batch(waiting, form, optimise)
             waiting = []
-    yield from run_batch(waiting, arch, optimise)
+    yield from run_batch(waiting, form, optimise)
 
 
 def summary(outcomes: Sequence[Outcome], available: int) -> dict[str, Any]:
@@ -345,22 +324,29 @@ def _earlier(path: Path, *, retry: bool) -> list[Outcome]:
 @click.option("--every", default=1, help="Take every Nth entry of the shuffled order.")
 @click.option("--budget", default=86400.0, help="Seconds after which no further entry is begun.")
 @click.option("--retry", is_flag=True, help="Measure again what has no match in OUT; matches are kept.")
+@click.option(
+    "--form",
+    "form_name",
+    default="cpp",
+    type=click.Choice(["cpp", "cuda"]),
+    help="cuda: for sm_87, run on the emulation.",
+)
 @click.option("--optimise", default="-O1", help="Compiler level; -O1 halves the time of -O3.")
-def main(out: Path, only: str, every: int, budget: float, retry: bool, optimise: str) -> None:
+def main(out: Path, only: str, every: int, budget: float, retry: bool, optimise: str, form_name: str) -> None:
     """Measure, keeping what OUT already has."""
     warnings.simplefilter("ignore")
     missing = inductor.check_symbols()
     if missing:
         msg = f"torch {torch.__version__} lacks {', '.join(missing)}"
         raise ToolkitError(msg, code="torch_private_api", hint="Use the pinned torch.")
-    ops, arch = database(), host_arch_specs("ov20264")[0]
+    ops, chosen = database(), form(form_name)
     outcomes = _earlier(out, retry=retry)
     done = {o.entry for o in outcomes}
     names = sorted(ops)
     # A fixed shuffle: what a budget cuts off is then no kind of its own, and a part estimates the whole.
     random.Random(0).shuffle(names)  # noqa: S311 -- no secret
     names = [n for n in names[::every] if re.search(only, n) and n not in done]
-    for outcome in measure(names, ops, arch, optimise, time.monotonic() + budget):
+    for outcome in measure(names, ops, chosen, optimise, time.monotonic() + budget):
         outcomes.append(outcome)
         click.echo(f"{len(outcomes)} {outcome.entry}: {outcome.status} {outcome.reason}", err=True)
         with atomic_write(out) as file:

@@ -182,6 +182,27 @@ def read_task(directory: Path) -> Task:
     return Task(spec, samples)
 
 
+def write_variant_tasks(directory: Path, tasks: Sequence[Task]) -> None:
+    """Write the tasks of all variants of a kernel: the first where a single one is, others below ``variants/<number>``."""
+    write_task(directory, tasks[0])
+    for variant, task in enumerate(tasks[1:], start=1):
+        (directory / "variants" / str(variant)).mkdir(parents=True, exist_ok=True)
+        write_task(directory / "variants" / str(variant), task)
+
+
+def read_variant_tasks(directory: Path) -> dict[int, Task]:
+    """Read what :func:`write_variant_tasks` wrote, by number of the variant.
+
+    Raises:
+        FormatError: See :func:`read_task`.
+    """
+    found = {0: read_task(directory)}
+    for path in sorted((directory / "variants").glob("*")):
+        if path.name.isdigit():
+            found[int(path.name)] = read_task(path)
+    return found
+
+
 def _read_sample(archive: Any, spec: TaskSpec, s: int) -> Sample:
     spec = spec.at(s)
     inputs = tuple(

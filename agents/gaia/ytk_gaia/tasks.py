@@ -19,7 +19,8 @@ def evaluate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     Args:
         task: ``arch_spec``, ``budget_s``, ``threads``, ``sandbox_mode``, and optionally ``worker_id``, ``device_uid``, ``baseline``
             (id of the candidate to compare with), ``rates`` (path of this machine's record of memory rates).
-        workdir: Has ``in/task.json``, ``in/task.npz``, ``in/candidates/<id>.py``; gets ``out/evaluation.json``.
+        workdir: Has ``in/task.json``, ``in/task.npz``, ``in/candidates/<id>.py``; for a GPU ``in/variants/<n>/task.*``
+            of further variants as well; gets ``out/evaluation.json``.
 
     Returns:
         ``verdicts``: id to verdict.
@@ -29,7 +30,7 @@ def evaluate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     from ytk_gaia.evaluator.judge import evaluate as judge
     from ytk_gaia.evaluator.options import JudgeOptions
     from ytk_gaia.evaluator.verdicts import write_evaluation
-    from ytk_gaia.task_format import read_task
+    from ytk_gaia.task_format import read_task, read_variant_tasks
 
     given = workdir / "in"
     candidates = {path.stem: path.read_text(encoding="utf-8") for path in sorted((given / "candidates").glob("*.py"))}
@@ -43,7 +44,13 @@ def evaluate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         rates=Path(task["rates"]) if task.get("rates") else None,
         progress=report_progress,
     )
-    evaluation = judge(read_task(given), candidates, ArchSpec.parse(task["arch_spec"]), workdir, options)
+    arch = ArchSpec.parse(task["arch_spec"])
+    if arch.device_kind == "gpu":
+        from ytk_gaia.evaluator import cuda_choice
+
+        evaluation = cuda_choice.evaluate(read_variant_tasks(given), candidates, arch, workdir, options)
+    else:
+        evaluation = judge(read_task(given), candidates, arch, workdir, options)
     (workdir / "out").mkdir(exist_ok=True)
     write_evaluation(workdir / "out" / "evaluation.json", evaluation)
     return {"verdicts": {c.id: c.verdict.value for c in evaluation.candidates}}

@@ -9,8 +9,7 @@ import warnings
 import pytest
 from click.testing import CliRunner
 
-from ytk_core.archspec import host_arch_specs
-from ytk_gaia import coverage
+from ytk_gaia import coverage, coverage_forms
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
@@ -31,7 +30,7 @@ def test_a_fixed_slice_of_the_database():
     ops = coverage.database()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        outcomes = list(coverage.measure(list(SLICE), ops, host_arch_specs("ov20264")[0]))
+        outcomes = list(coverage.measure(list(SLICE), ops, coverage_forms.form("cpp")))
     assert {o.entry: o.status for o in outcomes} == SLICE, outcomes
     found = coverage.summary(outcomes, len(ops))
     assert found["captured"] == len(SLICE)
@@ -39,12 +38,33 @@ def test_a_fixed_slice_of_the_database():
     assert all(o.reason for o in outcomes if o.status != coverage.MATCH)
 
 
+CUDA_SLICE = {
+    "add": coverage.MATCH,
+    "cumsum": coverage.MATCH,
+    "nn.functional.layer_norm": coverage.MATCH,
+    "index_add": coverage.MATCH,
+    "scatter_reduce.amax": coverage.MATCH,
+    "sort": coverage.MATCH,
+    "argmax": coverage.MATCH,
+    "erfinv": coverage.MATCH,
+    "special.airy_ai": coverage.NO_KERNEL,
+}
+
+
+def test_a_fixed_slice_compiles_for_a_gpu_and_passes_on_the_emulation():
+    ops = coverage.database()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        outcomes = list(coverage.measure(list(CUDA_SLICE), ops, coverage_forms.form("cuda"), "-O0"))
+    assert {o.entry: o.status for o in outcomes} == CUDA_SLICE, outcomes
+
+
 def test_a_wrong_kernel_is_wrong(monkeypatch):
     """A seeded fault: the printer adds where it should subtract."""
     from ytk_gaia.generator.loop_printer import LoopPrinter
 
     monkeypatch.setattr(LoopPrinter, "sub", lambda self, a, b: self._default("add", (a, b), {}), raising=False)
-    (outcome,) = coverage.measure(["sub"], coverage.database(), host_arch_specs("ov20264")[0], "-O0")
+    (outcome,) = coverage.measure(["sub"], coverage.database(), coverage_forms.form("cpp"), "-O0")
     assert outcome.status == coverage.WRONG
     assert "off by" in outcome.reason
 

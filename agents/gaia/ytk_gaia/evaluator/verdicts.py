@@ -10,6 +10,7 @@ import msgspec
 
 from ytk_core.conditions import Conditions
 from ytk_core.errors import FormatError
+from ytk_gaia.evaluator.device_facts import DeviceFacts
 
 SCHEMA_VERSION = 3
 
@@ -70,6 +71,8 @@ class CandidateResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     cold_ms: float | None = None
     ratio: PairedRatio | None = None
     baseline: PairedRatio | None = None
+    device: DeviceFacts | None = None
+    """Of a CUDA kernel: what its compiler and its cubin say."""
 
 
 class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -93,6 +96,8 @@ class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Whose rates the floor comes from: device and processor model."""
     baseline: str = ""
     """Id of the candidate that the others are compared with."""
+    emulated: bool = False
+    """Whether CUDA kernels ran on the CPU emulation: verdicts count, times there are none."""
     notes: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
