@@ -84,6 +84,24 @@ def choose(found: Sequence[Offer], gpu: str) -> Offer:
     raise UserError(f"no evaluator offers -g {gpu}", code="gpu_not_offered", hint=hint)
 
 
+def toolchain(workers: Iterable[WorkerView], offer: Offer) -> str:
+    """Say what makes and measures kernels here: another generator or compiler gives other kernels and times.
+
+    Args:
+        workers: The connected Gaia workers.
+        offer: The chosen evaluator.
+    """
+    found = set()
+    for worker in workers:
+        if worker.state is not WorkerState.LOST:
+            mine = worker.description.worker_id == offer.worker_id
+            for capability in worker.description.capabilities:
+                name = capability.partition("==")[0]
+                if name == "generator" or (name == "compiler" and mine):
+                    found.add(capability)
+    return "; ".join(sorted(found))
+
+
 def check_deployment(target: DeploymentTarget | None, offer: Offer, engines: Iterable[WorkerView]) -> None:
     """Check that a kernel for ``target`` can be scored by the evaluator and plugged into an engine in view.
 

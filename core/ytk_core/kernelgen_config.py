@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ytk_core.dtypes import DType
 from ytk_core.errors import UserError
+from ytk_core.formats.region import RegionSpec
 
 STRATEGIES = ("loops", "rewrites", "templates")
 
@@ -84,6 +86,14 @@ KEYS: tuple[ConfigKey, ...] = (
         _word("captured", "fp32", "fp16", "bf16"),
     ),
     ConfigKey(
+        "layout",
+        "word",
+        "auto",
+        "Memory layout of the kernel's tensors: 'auto' is linear, and for TensorRT kHWC8 as well where the region allows it.",
+        "auto, linear, khwc8",
+        _word("auto", "linear", "khwc8"),
+    ),
+    ConfigKey(
         "strategies",
         "list",
         list(STRATEGIES),
@@ -95,7 +105,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "budget",
         "seconds",
         120.0,
-        "How long candidates may be built and measured; what is not measured by then is reported as such.",
+        "How long candidates may be built and measured, all of them together; what is not measured by then is reported as such.",
         "5 to 86400",
         _number(float, 5, 86400),
     ),
@@ -130,6 +140,14 @@ KEYS: tuple[ConfigKey, ...] = (
         "Largest accepted error relative to the output's largest magnitude; not given: derived from the region's own rounding noise.",
         "above 0, up to 1",
         _number(float, 1e-12, 1.0),
+    ),
+    ConfigKey(
+        "baseline_ms",
+        "milliseconds",
+        None,
+        "A time to beat, from elsewhere: the report says how the winner compares. `--baseline` measures a kernel side by side instead.",
+        "0.000001 to 1e9",
+        _number(float, 1e-6, 1e9),
     ),
 )
 BY_NAME: dict[str, ConfigKey] = {key.name: key for key in KEYS}
@@ -174,7 +192,81 @@ def validate(mapping: Mapping[str, Any]) -> dict[str, Any]:
                 code="bad_config_value",
                 hint=f"Accepted: {key.allowed}.",
             ) from err
+    _check_together(result)
     return result
+
+
+def _check_together(config: Mapping[str, Any]) -> None:
+    """Refuse values that exclude each other."""
+    target = config["deployment_target"]
+    if config["layout"] == "khwc8" and target != "tensorrt":
+        raise UserError(
+            f"--config layout=khwc8 with deployment_target={target}: only TensorRT hands tensors over in that layout",
+            code="bad_config_value",
+            hint="Accepted with this target: auto, linear.",
+        )
+
+
+_PRECISION_OF: dict[DType, str] = {
+    DType.FLOAT32: "fp32",
+    DType.FLOAT16: "fp16",
+    DType.BFLOAT16: "bf16",
+    DType.FLOAT64: "fp64",
+}
+
+
+def check_region(config: Mapping[str, Any], spec: RegionSpec) -> None:
+    """Refuse a configuration that this region cannot have, before a job is spent.
+
+    A kernel for a CPU engine or for torch has the element types that the region was captured in; a TensorRT plugin also has those
+    that the engine may choose.
+
+    Args:
+        config: Validated.
+        spec: The region's.
+
+    Raises:
+        UserError: ``precision_not_available``.
+    """
+    wanted = config["precision"]
+    if wanted == "captured" or config["deployment_target"] == "tensorrt":
+        return
+    found = {_PRECISION_OF[t.dtype] for t in (*spec.inputs, *spec.outputs) if t.dtype in _PRECISION_OF}
+    if found - {wanted}:
+        raise UserError(
+            f"--config precision={wanted}: the region was captured in {', '.join(sorted(found))}",
+            code="precision_not_available",
+            hint="Leave precision out, or capture the model in the precision that you want (model.half(), .bfloat16()).",
+        )
+
+
+def parse_budget(text: str) -> dict[str, str]:
+    """Read ``--budget``: seconds, a number of candidates, or both, separated by a comma.
+
+    ``90`` and ``90s`` are seconds, ``2m`` minutes, ``16c`` candidates.
+
+    Returns:
+        ``budget`` and ``candidates`` as the configuration takes them; what was not said is not in it.
+
+    Raises:
+        UserError: ``bad_config_value``.
+    """
+    found: dict[str, str] = {}
+    for word in (part.strip().lower() for part in text.split(",")):
+        number, unit = (word[:-1], word[-1]) if word[-1:] in {"s", "m", "c"} else (word, "s")
+        key = "candidates" if unit == "c" else "budget"
+        try:
+            value = float(number)
+        except ValueError:
+            value = float("nan")
+        if value != value or key in found:  # noqa: PLR0124 -- NaN is the number that is not itself
+            raise UserError(
+                f"--budget {text}: not an accepted value",
+                code="bad_config_value",
+                hint="Seconds (90 or 90s), minutes (2m), candidates (16c), or both: 90s,16c.",
+            )
+        found[key] = number if unit != "m" else str(value * 60)
+    return found
 
 
 def parse_assignments(assignments: list[str] | tuple[str, ...]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ytk_client.api import Client
     from ytk_client.routing import Offer
     from ytk_core.formats.plugin_meta import DeploymentTarget
+    from ytk_core.formats.region import RegionSpec
     from ytk_core.workers import JobView
 
 _BUNDLE = "bundle.py"
@@ -71,6 +72,16 @@ def _default(value: Any) -> object:
 @click.option(
     "--report", "report_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the search report (JSON)."
 )
+@click.option(
+    "--budget",
+    metavar="SECONDS[,CANDIDATESc]",
+    help="How much to measure: 90s, 16c (candidates), or both: 90s,16c. Short for --config budget= and candidates=.",
+)
+@click.option(
+    "--baseline",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A kernel bundle of this region that every candidate is measured against, side by side.",
+)
 @click.option("--no-cache", is_flag=True, help="Generate anew even if this was generated before.")
 @format_option("--format")
 @follow_options
@@ -81,6 +92,8 @@ def kernelgen_compile(
     config: tuple[str, ...],
     bundle_path: Path,
     report_path: Path | None,
+    budget: str | None,
+    baseline: Path | None,
     no_cache: bool,
     output: str,
     detach: bool,
@@ -95,11 +108,12 @@ def kernelgen_compile(
     """
     import msgspec
 
-    from ytk_client.routing import check_deployment, choose, offers
+    from ytk_client.routing import check_deployment, choose, offers, toolchain
     from ytk_core.formats.region import read_region_spec
     from ytk_core.jobs import JobKind, JobSpec, KernelGenerateParams
+    from ytk_core.kernelgen_config import check_region
 
-    settings = _settings(config)
+    settings = _settings(config, budget)
     spec = read_region_spec(region)
     if spec is None:
         raise UserError(
@@ -107,36 +121,71 @@ def kernelgen_compile(
             code="not_a_region",
             hint="Use a plugin_candidates/<Name>.pt2 that `ytk embedded prepare` wrote.",
         )
+    check_region(settings, spec)
+    _check_baseline(baseline, spec, settings)
     check_outputs(bundle_path, report_path)
     with open_client(controller, api_key_file) as client:
-        offer = choose(offers(client.workers("gaia")), gpu)
+        workers = client.workers("gaia")
+        offer = choose(offers(workers), gpu)
         target = _target(config, settings)
         check_deployment(target, offer, client.workers("kronos"))
         _say_route(offer, target)
-        params = KernelGenerateParams(config=settings, gpu=str(offer.arch))
+        params = KernelGenerateParams(
+            config=settings, gpu=str(offer.arch), name=spec.name, toolchain=toolchain(workers, offer)
+        )
         job_spec = JobSpec(
             kind=JobKind.KERNEL_GENERATE,
             arch_spec=str(offer.arch),
             params=msgspec.to_builtins(params),
             requirements=_requirements(spec.torch_version),
-            wall_limit_s=3600.0,
+            wall_limit_s=3600.0 + 4 * settings["budget"],
             no_cache=no_cache,
         )
-        job = run_job(client, job_spec, {"region.pt2": region}, FollowOptions(detach, quiet))
+        files = {"region.pt2": region} | ({"baseline.py": baseline} if baseline else {})
+        job = run_job(client, job_spec, files, FollowOptions(detach, quiet))
         if job is None:
             return
         _fetch(client, job, bundle_path, report_path)
     _print(job, bundle_path, report_path, output)
 
 
-def _settings(pairs: tuple[str, ...]) -> dict[str, Any]:
-    from ytk_core.kernelgen_config import parse_assignments
+def _settings(pairs: tuple[str, ...], budget: str | None) -> dict[str, Any]:
+    from ytk_core.kernelgen_config import parse_assignments, parse_budget
 
     if _LIST in pairs:
         raise UserError(
             "`--config list` stands alone", code="bad_config_value", hint="ytk kernelgen compile --config list"
         )
-    return parse_assignments(pairs)
+    more = parse_budget(budget) if budget is not None else {}
+    given = {pair.partition("=")[0].strip() for pair in pairs}
+    if twice := sorted(given & more.keys()):
+        raise UserError(
+            f"--budget and --config {twice[0]} both say how much to measure",
+            code="bad_config_value",
+            hint="Give one of the two.",
+        )
+    return parse_assignments([*pairs, *(f"{key}={value}" for key, value in more.items())])
+
+
+def _check_baseline(path: Path | None, spec: RegionSpec, settings: dict[str, Any]) -> None:
+    """Compare a given kernel with the region before a job is spent on the comparison."""
+    if path is None:
+        return
+    from ytk_core.formats.kernel_bundle import read_bundle
+
+    meta = read_bundle(path).meta
+    if meta.region_digest != spec.digest:
+        raise UserError(
+            f"{path} is a kernel of another region ({meta.plugin_namespace}::{meta.plugin_name})",
+            code="wrong_baseline",
+            hint="Give a kernel bundle that was generated from this .pt2.",
+        )
+    if meta.deployment_target != settings["deployment_target"]:
+        raise UserError(
+            f"{path} is for deployment_target={meta.deployment_target}, the search for {settings['deployment_target']}",
+            code="wrong_baseline",
+            hint="Give a kernel bundle of the same deployment target.",
+        )
 
 
 def _target(pairs: tuple[str, ...], settings: dict[str, Any]) -> DeploymentTarget | None:

@@ -67,6 +67,11 @@ COMMANDS: tuple[Entry, ...] = (
         "List the workers that build and run engines.",
     ),
     Entry(
+        "kernelgen export",
+        "ytk_client.cli.kernelgen_export:kernelgen_export",
+        "Export a module or function as a region that kernels can be generated for.",
+    ),
+    Entry(
         "kernelgen compile",
         "ytk_client.cli.kernelgen:kernelgen_compile",
         "Generate a kernel for a region and keep the fastest right one.",

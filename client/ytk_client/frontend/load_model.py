@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import importlib.util
+import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ytk_client.frontend.catalogue.spconv_bias import add_bias_apart
 from ytk_client.frontend.user_code import describe_error
 from ytk_core.errors import NotAvailableError, UserError
 
@@ -72,11 +73,17 @@ class LoadedModel:
         return result, copies
 
 
-def load_model(path: Path, *, seed: int = 0) -> LoadedModel:
+def load_model(path: Path, *, seed: int = 0, entry: str = "Model", arguments: str = "get_fwd_args") -> LoadedModel:
     """Execute ``path`` and give its model and example inputs.
 
     torch's random generator is seeded meanwhile, so that a model with random weights is the same each time, and put
     back afterwards.
+
+    Args:
+        path: The file.
+        seed: Of torch's random numbers.
+        entry: What is the model: a class without constructor arguments, a module, or a function of tensors.
+        arguments: Function that gives the example inputs.
 
     Raises:
         UserError: The file is missing (``model_missing``) or broken (``model_syntax``), lacks ``Model`` or
@@ -91,20 +98,52 @@ def load_model(path: Path, *, seed: int = 0) -> LoadedModel:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _load(path.resolve())
+        return _load(path.resolve(), entry, arguments)
 
 
-def _load(path: Path) -> LoadedModel:
+def _load(path: Path, entry: str, arguments: str) -> LoadedModel:
     namespace = _execute(path)
-    make_model, get_args = (_required(namespace, name, path) for name in ("Model", "get_fwd_args"))
-    with user_output_to_stderr(), _blamed("model_init_failed", "Model() raised", path):
-        module = make_model()
-    _check_module(module, path)
-    add_bias_apart(module)
-    with user_output_to_stderr(), _blamed("model_args_failed", "get_fwd_args() raised", path):
+    made, get_args = (_required(namespace, name, path) for name in (entry, arguments))
+    with user_output_to_stderr(), _blamed("model_init_failed", f"{entry}() raised", path):
+        module = _as_module(made)
+    _check_module(module, path, entry)
+    with user_output_to_stderr(), _blamed("model_args_failed", f"{arguments}() raised", path):
         raw = get_args()
     args, kwargs = _checked_args(raw, path)
     return LoadedModel(path, module.eval(), args, kwargs)
+
+
+def _as_module(made: Callable[..., Any]) -> Any:
+    """Give the module that an entry is, or makes; a plain function becomes one that calls it."""
+    import torch
+
+    if isinstance(made, torch.nn.Module):
+        return made
+    if isinstance(made, types.FunctionType) and _takes_arguments(made):
+        return _function_module(made)
+    return made()
+
+
+def _takes_arguments(function: Callable[..., Any]) -> bool:
+    """Whether a function computes with what it is given; one without arguments makes a module, as a class does."""
+    return any(p.default is p.empty for p in inspect.signature(function).parameters.values())
+
+
+def _function_module(function: Callable[..., Any]) -> Any:
+    import torch
+
+    class Function(torch.nn.Module):  # type: ignore[misc]  # torch carries no types
+        """Calls a function; has its signature, by which inputs are named."""
+
+    Function.forward = lambda _self, *args, **kwargs: function(*args, **kwargs)
+    Function.forward.__signature__ = _with_self(function)
+    return Function()
+
+
+def _with_self(function: Callable[..., Any]) -> inspect.Signature:
+    own = inspect.signature(function)
+    first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    return own.replace(parameters=[first, *own.parameters.values()])
 
 
 @contextlib.contextmanager
@@ -168,7 +207,9 @@ def _import_path(folder: Path) -> Iterator[None]:
 def _required(module: types.ModuleType, name: str, path: Path) -> Callable[..., Any]:
     value = getattr(module, name, None)
     if value is None:
-        raise UserError(f"{path} defines no `{name}`", code="model_incomplete", hint=_EXPECTED)
+        near = difflib.get_close_matches(name, [each for each in vars(module) if not each.startswith("_")], n=1)
+        guess = f"Did you mean `{near[0]}`? " if near else ""
+        raise UserError(f"{path} defines no `{name}`", code="model_incomplete", hint=guess + _EXPECTED)
     if not callable(value):
         msg = f"`{name}` in {path} is not callable but {type(value).__name__}"
         raise UserError(msg, code="model_incomplete", hint=_EXPECTED)
@@ -176,11 +217,11 @@ def _required(module: types.ModuleType, name: str, path: Path) -> Callable[..., 
     return made
 
 
-def _check_module(module: Any, path: Path) -> None:
+def _check_module(module: Any, path: Path, entry: str) -> None:
     import torch
 
     if not isinstance(module, torch.nn.Module):
-        msg = f"Model() in {path} gave {type(module).__name__}, not an nn.Module"
+        msg = f"{entry}() in {path} gave {type(module).__name__}, not an nn.Module"
         raise UserError(msg, code="model_incomplete", hint=_EXPECTED)
 
 

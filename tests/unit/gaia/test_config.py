@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from ytk_core import kernelgen_config as config
+from ytk_core.dtypes import DType
 from ytk_core.errors import UserError
+from ytk_core.formats.region import RegionSpec, RegionTensor
 
 
 def test_defaults_are_valid_and_complete():
@@ -36,6 +38,8 @@ def test_defaults_are_not_shared():
         ({"tolerance": "1e-3"}, "tolerance", 1e-3),
         ({"tolerance": None}, "tolerance", None),
         ({"seed": 7}, "seed", 7),
+        ({"layout": "khwc8", "deployment_target": "tensorrt"}, "layout", "khwc8"),
+        ({"baseline_ms": "0.25"}, "baseline_ms", 0.25),
     ],
 )
 def test_accepted_values(given, key, value):
@@ -58,6 +62,10 @@ def test_accepted_values(given, key, value):
         ({"strategies": 5}, ("strategies=5",)),
         ({"tolerance": "0"}, ("tolerance=0",)),
         ({"seed": None}, ("seed=None",)),
+        ({"baseline_ms": "0"}, ("baseline_ms=0",)),
+        ({"layout": "nhwc"}, ("layout=nhwc",)),
+        ({"layout": "khwc8"}, ("layout=khwc8", "deployment_target=torch")),
+        ({"layout": "khwc8", "deployment_target": "cpu"}, ("layout=khwc8", "deployment_target=cpu")),
     ],
 )
 def test_refused_values_are_named_with_what_is_accepted(given, words):
@@ -66,7 +74,7 @@ def test_refused_values_are_named_with_what_is_accepted(given, words):
     assert caught.value.code == "bad_config_value"
     for word in words:
         assert word in caught.value.message
-    assert caught.value.hint.startswith("Accepted: ")
+    assert caught.value.hint.startswith("Accepted")
 
 
 def test_an_unknown_key_gets_the_nearest_one():
@@ -80,6 +88,57 @@ def test_command_line_words():
     assert config.parse_assignments(["budget=10", "budget=20", "seed = 3"])["budget"] == 20.0
     with pytest.raises(UserError, match="key=value"):
         config.parse_assignments(["budget"])
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("90", {"budget": "90"}),
+        ("90s", {"budget": "90"}),
+        ("2m", {"budget": "120.0"}),
+        ("16c", {"candidates": "16"}),
+        (" 90s , 16C", {"budget": "90", "candidates": "16"}),
+    ],
+)
+def test_a_budget_is_seconds_candidates_or_both(text, found):
+    assert config.parse_budget(text) == found
+    assert config.validate(found)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "10s,20s", "5c,6c", "nan", "1h", "s", "10s,"])
+def test_a_bad_budget_shows_the_form(text):
+    with pytest.raises(UserError) as caught:
+        config.parse_budget(text)
+    assert "90s,16c" in caught.value.hint
+
+
+def region(*dtypes):
+    tensors = tuple(RegionTensor(name=f"t{k}", dtype=d, shape=(2,)) for k, d in enumerate(dtypes))
+    return RegionSpec(
+        namespace="a", name="R", version="1", inputs=tensors, outputs=tensors[-1:], aten_ops=(), digest="d", torch_version="2"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("precision", "target", "dtypes", "refused"),
+    [
+        ("captured", "cpu", (DType.FLOAT16,), False),
+        ("fp16", "cpu", (DType.FLOAT16, DType.INT64), False),
+        ("fp16", "cpu", (DType.FLOAT32,), True),
+        ("fp32", "torch", (DType.BFLOAT16,), True),
+        ("bf16", "cpu", (DType.BFLOAT16, DType.BOOL), False),
+        ("fp32", "cpu", (DType.INT32,), False),
+        ("fp16", "tensorrt", (DType.FLOAT32,), False),
+    ],
+)
+def test_a_precision_that_the_region_has_not_is_refused_before_a_job(precision, target, dtypes, refused):
+    checked = config.validate({"precision": precision, "deployment_target": target})
+    if not refused:
+        config.check_region(checked, region(*dtypes))
+        return
+    with pytest.raises(UserError, match="the region was captured in") as caught:
+        config.check_region(checked, region(*dtypes))
+    assert caught.value.code == "precision_not_available"
 
 
 # ---- docs/reference/kernelgen.md -------------------------------------------------------------------------------------

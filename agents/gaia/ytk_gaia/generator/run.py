@@ -15,28 +15,14 @@ from ytk_core.formats.plugin_meta import DeploymentTarget
 from ytk_gaia import GENERATOR_VERSION
 from ytk_gaia.generator import inductor_adapter
 from ytk_gaia.generator.bundle import BundleContext, candidate_text
-from ytk_gaia.generator.region_input import Region, load_region
+from ytk_gaia.generator.region_input import load_region
 from ytk_gaia.generator.samples import build_task
 from ytk_gaia.generator.strategies import CandidateKernel, generate_candidates
 from ytk_gaia.prune import Estimate, prune
-from ytk_gaia.task_format import FLOATS, write_task
+from ytk_gaia.task_format import write_task
 
 _MOST = 4096
 """More candidates than any region has: the limit of the configuration holds for what is left after pruning."""
-_PRECISION_NAME = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-
-
-def _check_precision(region: Region, precision: str) -> None:
-    if precision == "captured":
-        return
-    captured = {t.dtype.value for t in (*region.border.inputs, *region.border.outputs) if t.dtype in FLOATS}
-    names = {_PRECISION_NAME.get(name, name) for name in captured}
-    if names - {precision}:
-        raise UserError(
-            f"--config precision={precision}: the region was captured in {', '.join(sorted(names))}",
-            code="precision_not_available",
-            hint="This version generates kernels in the captured precision only; capture the model in the one you want.",
-        )
 
 
 def _described(kernel: CandidateKernel) -> dict[str, Any]:
@@ -90,7 +76,7 @@ def generate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     if config["deployment_target"] == "tensorrt":
         raise UserError("CUDA generation is not in this version", code="target_not_available")
     region = load_region(workdir / task["region"], task.get("name", ""))
-    _check_precision(region, config["precision"])
+    kernelgen_config.check_region(config, region.spec)
     made, refusals = generate_candidates(region, config["strategies"], ArchSpec.parse(task["arch_spec"]), _MOST)
     hopeless = prune([_estimate(k) for k in made], threads=config["threads"], keep=made[0].id)
     kernels = [k for k in made if k.id not in hopeless][: config["candidates"]]
