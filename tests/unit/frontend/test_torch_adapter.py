@@ -153,3 +153,21 @@ def test_unbacked_extents():
     rows, columns = node.meta["val"].shape
     assert adapter.is_unbacked(rows)
     assert not adapter.is_unbacked(columns)
+
+
+def test_a_kernel_is_registered_as_torch_does_it():
+    target = torch.ops.aten.sinc.default
+    saved = dict(target.py_kernels)
+    first, key, function = torch._C.DispatchKey.XLA, torch._C.DispatchKey.IPU, len
+    try:
+        adapter._py_impl(target, first)(function)
+        assert adapter._register_kernel(target, key)(function) is function
+        assert dict(target.py_kernels) == saved | {first: function, key: function}
+        with pytest.raises(RuntimeError, match="override"):
+            adapter._register_kernel(target, key)(function)
+        with pytest.raises(AssertionError):
+            adapter._register_kernel(target, torch._C.DispatchKey.Python)(function)
+    finally:
+        target.py_kernels.clear()
+        target.py_kernels.update(saved)
+        target._dispatch_cache.clear()
