@@ -201,3 +201,14 @@ def to_dense(
     padded = torch.cat([features, features.new_zeros(1, features.shape[1])])
     dense = padded[torch.where(rows >= 0, rows, features.shape[0])]
     return dense.reshape(batch_size, *spatial_shape, -1).permute(0, 4, 1, 2, 3).contiguous()
+
+
+def pillar_scatter(
+    features: torch.Tensor, coordinates: torch.Tensor, grid_size: Sequence[int], batch_size: int
+) -> torch.Tensor:
+    """Give the canvas [batch, channels, *grid_size] with the pillars' ``features`` [N, C] at their places.
+
+    ``coordinates`` are [N, 4] int32 (batch, z, y, x), and z is 0. Padding and rows at one place are as in the module's
+    head: of several pillars at one place the last one counts, as in a loop of assignments.
+    """
+    return to_dense(features, coordinates, [1, *grid_size], batch_size)[:, :, 0]

@@ -15,7 +15,9 @@ YTK_BODY void put(float* place, float value) { *place = value; }
 #ifdef __CUDACC__
 YTK_BODY float to_float(ytk_half value) { return __half2float(value); }
 YTK_BODY void put(ytk_half* place, float value) { *place = __float2half(value); }
+YTK_BODY float not_a_number() { return __int_as_float(0x7fc00000); }
 #else
+YTK_BODY float not_a_number() { return std::nanf(""); }
 
 // The integers of a node's attribute; false where the node has not exactly `count` of them.
 inline bool read_ints(const ytk_context* ctx, const char* name, int64_t* values, int count) {

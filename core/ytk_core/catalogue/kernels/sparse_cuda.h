@@ -67,7 +67,7 @@ YTK_BODY void sum_element(const T* features, const T* weight, const T* bias, con
     for (int32_t i = 0; i < channels_in; ++i) sum += to_float(x[i]) * to_float(line[int64_t(i) * channels_out]);
   }
   // More active voxels than the output has rows: nothing of it may look like a result.
-  if (active != nullptr && *active > rows) sum = __int_as_float(0x7fc00000);
+  if (active != nullptr && *active > rows) sum = not_a_number();
   put(out + element, sum);
 }
 

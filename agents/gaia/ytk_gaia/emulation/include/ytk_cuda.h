@@ -157,6 +157,10 @@ inline T atomicMin(T* at, T value) {
   return ytk_emulated_update(at, [&](T old) { return old < value ? old : value; });
 }
 template <class T>
+inline T atomicOr(T* at, T value) {
+  return ytk_emulated_update(at, [&](T old) { return (T)(old | value); });
+}
+template <class T>
 inline T atomicExch(T* at, T value) {
   return ytk_emulated_update(at, [&](T) { return value; });
 }
@@ -179,6 +183,8 @@ inline float __expf(float x) { return std::exp(x); }
 inline float __logf(float x) { return std::log(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __frcp_rn(float x) { return 1.0f / x; }
+inline int __popc(unsigned word) { return __builtin_popcount(word); }
+inline int __ffs(int word) { return __builtin_ffs(word); }
 inline int __float_as_int(float x) {
   int bits;
   std::memcpy(&bits, &x, 4);

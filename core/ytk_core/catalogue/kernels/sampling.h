@@ -1,0 +1,23 @@
+// Bilinear samples of a plane.
+namespace ytk_catalogue {
+
+// The value at (y, x) between the pixels of plane [height, width], whose pixels are `stride` elements apart; 0 outside.
+template <class T>
+YTK_BODY float sample_zeros(const T* plane, int64_t stride, int32_t height, int32_t width, float y, float x) {
+  // A coordinate that is no number fails every comparison, so this one asks what must hold.
+  if (!(y > -1.0f && y < float(height) && x > -1.0f && x < float(width))) return 0.0f;
+  const float y0 = floorf(y), x0 = floorf(x);
+  const int32_t top = int32_t(y0), left = int32_t(x0);
+  const float dy = y - y0, dx = x - x0;
+  float sum = 0.0f;
+  if (top >= 0 && left >= 0) sum += (1.0f - dy) * (1.0f - dx) * to_float(plane[(int64_t(top) * width + left) * stride]);
+  if (top >= 0 && left + 1 < width)
+    sum += (1.0f - dy) * dx * to_float(plane[(int64_t(top) * width + left + 1) * stride]);
+  if (top + 1 < height && left >= 0)
+    sum += dy * (1.0f - dx) * to_float(plane[((int64_t(top) + 1) * width + left) * stride]);
+  if (top + 1 < height && left + 1 < width)
+    sum += dy * dx * to_float(plane[((int64_t(top) + 1) * width + left + 1) * stride]);
+  return sum;
+}
+
+}  // namespace ytk_catalogue
