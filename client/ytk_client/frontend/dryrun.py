@@ -105,7 +105,7 @@ def dry_run(
         operators=len(operators),
         supported=dict(Counter(node.target for node in operators if node.name not in carved).most_common()),
         carved=tuple(_carved(region, opened.carver, opened) for region in opened.carver.regions),
-        rewritten=forms.rewritten(exported.graph),
+        rewritten=(*opened.rewritten, *forms.rewritten(exported.graph)),
         notes=tuple(opened.notes),
         evaluator=exported.comparison.evaluator,
     )

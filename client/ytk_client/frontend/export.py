@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
-from ytk_client.frontend import forms, legality, prescan, torch_adapter
+from ytk_client.frontend import forms, legality, prescan, quantized, torch_adapter
 from ytk_client.frontend.carve import Carver, Site
 from ytk_client.frontend.lower_opset import LOWEST_OPSET, expand_cast_like, lower_to_opset_17
 from ytk_client.frontend.refusals import Refusal
@@ -37,6 +37,7 @@ def export(program: torch.export.ExportedProgram, carver: Carver, profile: Targe
     """
     carver.carve(prescan.exporter_refusals(program))
     while True:
+        quantized.store_loose_weights(program, profile)
         model, failed = _translate(program, carver)
         if model is None:
             carver.carve(failed)

@@ -13,11 +13,12 @@ from ytk_client.frontend.capture import DYNAMIC_HINT, capture
 from ytk_client.frontend.captured import Lowered, lower
 from ytk_client.frontend.carve import Carver
 from ytk_client.frontend.dynamic import DynamicAxis, at_extents, export_shapes, parse_dynamic, resolve
+from ytk_client.frontend.forms import RewrittenOp
 from ytk_client.frontend.growth import border_of
 from ytk_client.frontend.load_model import LoadedModel, load_model
 from ytk_client.frontend.naming import BorderNames
-from ytk_client.frontend.rewrites import rewrite
 from ytk_client.frontend.random_inputs import RandomInput
+from ytk_client.frontend.rewrites import rewrite
 from ytk_client.frontend.samples import reference_inputs
 from ytk_client.frontend.selectors import Selector
 from ytk_core.errors import UserError
@@ -43,6 +44,7 @@ class OpenedModel:
     truth: list[list[torch.Tensor | None]]
     noise: list[RandomInput]
     notes: list[str]
+    rewritten: tuple[RewrittenOp, ...] = ()
 
 
 def open_model(
@@ -99,7 +101,7 @@ def open_model(
     if selection is not None:
         notes += carve_selected(program, carver, selection, border, regions.can_vary)
     return OpenedModel(
-        model, program, carver, names, nodes, lowered.inputs, lowered.truth, lowered.noise, lowered.notes
+        model, program, carver, names, nodes, lowered.inputs, lowered.truth, lowered.noise, lowered.notes, rewritten
     )
 
 

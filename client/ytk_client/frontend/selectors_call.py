@@ -36,8 +36,13 @@ def python_paths(selectors: Sequence[Selector]) -> list[str]:
 
 
 def _is_operator(path: str) -> bool:
-    words = path.removeprefix("torch.ops.").split(".")
-    return path.startswith("torch.ops.") or (len(words) == 2 and words[0] in {"aten", "prims", "torchvision"})
+    """Tell an operator of any namespace, the model's own included, from a Python function."""
+    if path.startswith("torch.ops."):
+        return True
+    words = path.split(".")
+    if len(words) not in {2, 3}:
+        return False
+    return words[0] in {"aten", "prims"} or getattr(getattr(torch.ops, words[0]), words[1], None) is not None
 
 
 @contextlib.contextmanager
@@ -80,7 +85,7 @@ def _resolve(path: str) -> tuple[Any, str, Callable[..., Any]]:
             return owner, words[-1], function
         break
     msg = f"call:{path} matches nothing: there is no function {path}"
-    hint = "A path as in Python (torch.nn.functional.pad, model.helper), or an operator (aten.softmax)."
+    hint = "A path as in Python (torch.nn.functional.pad, model.helper), or an operator (aten.softmax, quantized_decomposed.quantize_per_tensor)."
     raise UserError(msg, code="selector_no_match", hint=hint)
 
 

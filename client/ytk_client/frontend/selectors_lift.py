@@ -10,6 +10,7 @@ import torch
 from ytk_client.frontend import torch_adapter
 from ytk_client.frontend.selectors import Kind, Lift
 from ytk_client.frontend.selectors_match import Match, operator_path
+from ytk_client.frontend.stored_tensors import add_parameter
 from ytk_core.errors import UserError
 
 _CONVOLUTIONS = frozenset(
@@ -143,26 +144,10 @@ class _Folder:
         base = self._lifted[weight_node.name][2].removesuffix(".weight")
         dtype = self._lifted[weight_node.name][1].dtype
         made = [
-            self._add(f"{base}.folded_{kind}", tensor.to(dtype).contiguous())
+            add_parameter(self._program, f"{base}.folded_{kind}", tensor.to(dtype).contiguous())
             for kind, tensor in (("weight", weight), ("bias", bias))
         ]
         return made[0], made[1]
-
-    def _add(self, target: str, tensor: torch.Tensor) -> torch.fx.Node:
-        """Add a parameter to the program."""
-        kinds = torch.export.graph_signature
-        program = self._program
-        while target in program.state_dict:
-            target += "_"
-        first = next(iter(self._graph.nodes))
-        with self._graph.inserting_before(first):
-            node = self._graph.placeholder("p_" + target.replace(".", "_"))
-        fake = next(each.meta["val"] for each in self._graph.nodes if isinstance(each.meta.get("val"), torch.Tensor))
-        node.meta["val"] = fake.fake_mode.from_tensor(tensor, static_shapes=True)
-        program.state_dict[target] = torch.nn.Parameter(tensor, requires_grad=False)
-        spec = kinds.InputSpec(kinds.InputKind.PARAMETER, kinds.TensorArgument(node.name), target)
-        program.graph_signature.input_specs.insert(0, spec)
-        return node
 
 
 def _weights(conv: torch.fx.Node) -> tuple[Any, Any]:

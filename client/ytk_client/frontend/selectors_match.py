@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ytk_client.frontend import quantized
 from ytk_client.frontend.growth import Border, convex_closure, grow, is_random
 from ytk_client.frontend.selectors import Kind, Selector
 from ytk_client.frontend.selectors_around import grow_around
@@ -79,19 +80,22 @@ def find_sites(
     Raises:
         UserError: ``selector_no_match``, ``selector_overlap``, ``selector_not_convex``, or ``bad_selector``.
     """
-    nodes = [node for node in program.graph_module.graph.nodes if node.op == "call_function"]
     matches = []
     for selector in selectors:
+        nodes = [node for node in program.graph_module.graph.nodes if node.op == "call_function"]
         found = _raw(nodes, selector, calls)
         for match in found:
             if selector.around:
                 owned = {node for node in match.nodes if _innermost(node).path == match.scope.path}
                 match.nodes = grow_around(selector, match.place, match.nodes, owned, join=selector.join)
+            # A half of a quantize and dequantize pair is of no use alone, and kernel generation knows no such operators.
+            match.nodes, gone = quantized.pairs_in_float(program, match.nodes)
+            match.names = {node.name for node in gone}
             match.nodes = _completed(match, border)
         matches += found
     _refuse_overlap(matches)
     for match in matches:
-        match.names = {node.name for node in match.nodes}
+        match.names |= {node.name for node in match.nodes}
     return matches
 
 
@@ -146,7 +150,7 @@ def _calls(
     if name in calls:
         groups = [set(group) for group in calls[name]]
     else:
-        groups = [{node} for node in nodes if operator_path(node) == operator_words(name)]
+        groups = [{node} for node in nodes if _is_call_of(node, operator_words(name))]
     found = [Match(selector, group, _common_scope(group)) for group in groups if group]
     admitted = [match for match in found if selector.where.admits(match.scope.path)]
     if admitted:
@@ -162,6 +166,12 @@ def operator_path(node: torch.fx.Node) -> tuple[str, ...]:
     schema = getattr(node.target, "_schema", None)
     text = str(schema.name).replace("::", ".") if schema is not None else str(getattr(node.target, "__name__", ""))
     return tuple(text.split("."))
+
+
+def _is_call_of(node: torch.fx.Node, words: tuple[str, ...]) -> bool:
+    """Compare an operator with ``("aten", "softmax")`` or, with its overload, ``("aten", "softmax", "int")``."""
+    path = operator_path(node)
+    return path == words or (*path, getattr(node.target, "_overloadname", "")) == words
 
 
 def operator_words(path: str) -> tuple[str, ...]:
