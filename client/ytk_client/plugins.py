@@ -54,10 +54,11 @@ def prepare_source(
         UserError: The arch spec is bad, the kernel was made for another kind of target (``wrong_deployment_target``), the name
             is one that the engine's own importer takes (``builtin_name``), or a node differs (``preflight``).
     """
+    from ytk_client.handwritten.skeleton import with_state
     from ytk_core.formats.kernel_bundle import parse_bundle, read_bundle, renamed, render_bundle
 
     arch = ArchSpec.parse(arch_text)
-    text = render_bundle(read_bundle(source))
+    text = render_bundle(with_state(read_bundle(source)))
     text = renamed(text, name=name, namespace=namespace, origin=str(source))
     meta = parse_bundle(text, str(source)).meta
     check_target(meta, arch, str(source))

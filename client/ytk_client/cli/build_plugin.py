@@ -10,7 +10,7 @@ import click
 
 from ytk_client.cli.connection import connection_options, open_client
 from ytk_client.cli.follow import FollowOptions, follow_options, output_blob, run_job
-from ytk_client.cli.output import JSON, format_option, note, print_json, print_table
+from ytk_client.cli.output import JSON, format_option, note, print_json, print_table, warn
 from ytk_client.outputs import check_outputs
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def build_plugin(
     """
     import msgspec
 
+    from ytk_client.handwritten.contract import SKELETON
     from ytk_client.plugins import manifest_path, prepare_source
     from ytk_core.formats.plugin_manifest import read_plugin_manifest
     from ytk_core.jobs import JobKind, JobSpec, PluginBuildParams
@@ -114,6 +115,7 @@ def build_plugin(
                 "checks": manifest.checks,
                 "target_verified": manifest.target_verified,
                 "unverified": manifest.unseen,
+                "skeleton": manifest.meta.generator.strategy == SKELETON,
             }
         )
         return
@@ -127,6 +129,8 @@ def build_plugin(
     )
     for text in manifest.unseen:
         note(text)
+    if manifest.meta.generator.strategy == SKELETON:
+        warn(f"{source} is a skeleton: {so_path.name} loads, and fails every inference with status 8 (YTK_UNSUPPORTED)")
     note("add this to `ytk embedded compile`:")
     click.echo(option)
 

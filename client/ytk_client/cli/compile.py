@@ -87,6 +87,7 @@ def compile_engine(
 
     from ytk_client.dynamic_ranges import check_plugins_take, ranges_of
     from ytk_client.frontend.dynamic import as_ranges, parse_dynamic
+    from ytk_client.handwritten.contract import SKELETON
     from ytk_client.plugins import check_model, load_plugins, plugin_inputs
     from ytk_client.precision import check_precision, precision_requirements
     from ytk_client.shipped import built_plugins, shipped_bundles
@@ -101,6 +102,8 @@ def compile_engine(
     for plugin in plugins:
         if not plugin.manifest.target_verified:
             warn(f"{plugin.path}{plugin.manifest.mark}: {plugin.manifest.unseen[0]}")
+        if plugin.manifest.meta.generator.strategy == SKELETON:
+            warn(f"{plugin.path} is a skeleton: its kernel is not written yet, and every inference with it fails")
     shipped = shipped_bundles(onnx, plugins, target)
     metas = {f"the shipped plugin {name}": bundle.meta for name, bundle in shipped.items()}
     check_model(onnx, plugins, precision=precision, arch=target, shipped=metas)

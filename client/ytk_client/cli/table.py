@@ -77,6 +77,16 @@ COMMANDS: tuple[Entry, ...] = (
         "Generate a kernel for a region and keep the fastest right one.",
     ),
     Entry(
+        "kernelgen skeleton",
+        "ytk_client.cli.kernelgen_hand:kernelgen_skeleton",
+        "Write the frame of a kernel, for somebody who writes it by hand.",
+    ),
+    Entry(
+        "kernelgen check",
+        "ytk_client.cli.kernelgen_hand:kernelgen_check",
+        "Check a kernel bundle: contract, target, region, and that it compiles.",
+    ),
+    Entry(
         "kernelgen get",
         "ytk_client.cli.kernelgen:kernelgen_get",
         "Download the kernel of a generation job.",
