@@ -10,7 +10,7 @@ from ytk_core.archspec import ArchSpec, nearest
 from ytk_core.errors import UserError
 from ytk_core.formats.plugin_meta import DeploymentTarget
 from ytk_core.jobs import JobKind
-from ytk_core.workers import WorkerState, WorkerView
+from ytk_core.workers import EMULATED, WorkerState, WorkerView
 
 TARGET_OF_DEVICE: dict[str, DeploymentTarget] = {"cpu": DeploymentTarget.CPU, "gpu": DeploymentTarget.TENSORRT}
 _TARGET_OF_ENGINE: dict[str, DeploymentTarget] = {
@@ -26,25 +26,31 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: str
     device_name: str
     arch: ArchSpec
+    emulated: bool = False
+    """Whether kernels for it are judged without the device: right or wrong, never fast or slow."""
 
     @property
     def shown(self) -> str:
         """For messages."""
-        return f"{self.device_name} ({self.arch})" if self.device_name else str(self.arch)
+        name = f"{self.device_name}, emulated" if self.emulated else self.device_name
+        return f"{name} ({self.arch})" if name else str(self.arch)
 
 
 def offers(workers: Iterable[WorkerView]) -> tuple[Offer, ...]:
     """Give what the connected evaluators offer, each worker's best arch spec first."""
-    return tuple(
+    found = [
         Offer(
             worker_id=worker.description.worker_id,
             device_name=worker.description.device_name,
             arch=ArchSpec.parse(text),
+            emulated=f"{EMULATED}=={text}" in worker.description.capabilities,
         )
         for worker in workers
         if worker.state is not WorkerState.LOST and JobKind.KERNEL_EVALUATE in worker.description.kinds
         for text in worker.description.arch_specs
-    )
+    ]
+    # Who has the device goes before who emulates it.
+    return tuple(sorted(found, key=lambda offer: offer.emulated))
 
 
 def choose(found: Sequence[Offer], gpu: str) -> Offer:
@@ -128,6 +134,8 @@ def check_deployment(target: DeploymentTarget | None, offer: Offer, engines: Ite
             code="wrong_deployment_target",
             hint=f"Use --config deployment_target={fitting}, or score on {'a GPU' if target is DeploymentTarget.TENSORRT else 'a CPU'} with -g.",
         )
+    if offer.emulated:
+        return  # the device is elsewhere, and so are its engines
     specs = [
         ArchSpec.parse(text)
         for worker in engines

@@ -17,6 +17,10 @@ class _Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     pass
 
 
+EMULATED = "emulated"
+"""Capability ``emulated==<arch spec>``: kernels for it are judged without its device."""
+
+
 class PeerVersion(_Frozen, frozen=True, kw_only=True):
     """Software that speaks."""
 

@@ -35,15 +35,20 @@ def _params(ctx: JobContext, kind: type[_P]) -> _P:
         raise UserError(f"bad parameters of {ctx.spec.kind}: {err}", code="bad_params") from err
 
 
-def _cpu_arch(text: str) -> ArchSpec:
+def _fitting_arch(text: str, target: str) -> ArchSpec:
+    """Hold the deployment target against the device that its kernels are for."""
     arch = ArchSpec.parse(text)
-    if arch.device_kind != "cpu":
+    if (arch.device_kind == "gpu") != (target == "tensorrt"):
+        fitting = "tensorrt" if arch.device_kind == "gpu" else "cpu"
         raise UserError(
-            f"{arch} is a GPU: CUDA generation is not in this version",
-            code="target_not_available",
-            hint="Choose a CPU eval worker (`ytk eval workers`).",
+            f"deployment_target={target} does not go with {arch}",
+            code="wrong_deployment_target",
+            hint=f"Use --config deployment_target={fitting}, or another eval worker (`ytk eval workers`).",
         )
     return arch
+
+
+_TASK_FILES = ("task.json", "task.npz")
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,9 @@ class _Generated:
 
     def files(self, ids: Sequence[str]) -> dict[str, Path]:
         """Give the inputs of an evaluation of some candidates."""
-        task = {name: self.out / name for name in ("task.json", "task.npz")}
+        # Below variants: a kernel of several storage types has a task for each.
+        places = [self.out, *sorted((self.out / "variants").glob("*"))]
+        task = {str((place / name).relative_to(self.out)): place / name for place in places for name in _TASK_FILES}
         return task | {f"candidates/{name}.py": self.out / "candidates" / f"{name}.py" for name in ids}
 
 
@@ -128,7 +135,7 @@ class GenerateHandler:
         """
         params = _params(ctx, KernelGenerateParams)
         config = tasks.checked_config(params.config)
-        arch = str(_cpu_arch(ctx.spec.arch_spec))
+        arch = str(_fitting_arch(ctx.spec.arch_spec, config["deployment_target"]))
         await ctx.fetch("region.pt2")
         ctx.progress(0.05, "generating candidates")
         generated = _Generated(
@@ -235,11 +242,10 @@ class EvaluateHandler:
         """Judge one batch. A bad kernel is a result, not a failure.
 
         Raises:
-            UserError: The task is malformed, or the arch spec is no CPU.
+            UserError: The task is malformed.
             BoardError: No sandbox, no compiler, or a sick worker.
         """
         params = _params(ctx, KernelEvaluateParams)
-        _cpu_arch(ctx.spec.arch_spec)
         await ctx.fetch_all()
         summary = await ctx.run_task(
             tasks.EVALUATE_TASK,

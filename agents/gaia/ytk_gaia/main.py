@@ -14,7 +14,9 @@ from ytk_core.agent.device import cpu_device_uid, runtime_dir
 from ytk_core.agent.handler import JobHandler
 from ytk_core.agent.main import AgentSettings, WorkerFacts, agent_main
 from ytk_core.archspec import ArchSpec, host_arch_specs
+from ytk_core.cuda_build import sm_of
 from ytk_core.errors import NotAvailableError
+from ytk_core.workers import EMULATED
 from ytk_gaia import GENERATOR_VERSION
 from ytk_gaia.evaluator.machine_rates import RATES_FILE
 
@@ -45,10 +47,45 @@ def torch_capabilities() -> tuple[str, ...]:
     return tuple(capabilities)
 
 
+# GPUs that are often somewhere else than the one who writes for them. One per CUDA major version is enough for a kernel: sm and
+# types decide, not the operating system; another is added with --emulate.
+DEFAULT_EMULATED = (
+    "arm64-sm87-dos6010-cu114-trt86",
+    "arm64-sm87-l4t364-cu126-trt103",
+    "amd64-sm90-linux-cu130-trt1014",
+)
+
+
 def _arch_specs(settings: AgentSettings) -> tuple[str, ...]:
     own = [str(spec) for engine in settings.extra["engines"] for spec in host_arch_specs(engine)]
     more = [str(ArchSpec.parse(text)) for text in settings.extra["arch_specs"]]
     return tuple(dict.fromkeys([*own, *more]))
+
+
+def _gpu_specs(settings: AgentSettings) -> tuple[str, ...]:
+    """Give the GPUs without which kernels for them are made and judged.
+
+    Raises:
+        UserError: An arch spec on the command line is malformed, or no GPU's.
+    """
+    found = [ArchSpec.parse(text) for text in settings.extra["emulate"]]
+    for arch in found:
+        sm_of(arch)
+    return tuple(dict.fromkeys(str(arch) for arch in found))
+
+
+def _emulated(settings: AgentSettings) -> tuple[str, ...]:
+    """Give those GPUs for which there is a device compiler here."""
+    from ytk_gaia.evaluator.device_facts import nvrtc_for
+
+    found = []
+    for text in _gpu_specs(settings):
+        try:
+            nvrtc_for(ArchSpec.parse(text))
+        except NotAvailableError:
+            continue
+        found.append(text)
+    return tuple(found)
 
 
 def describe(settings: AgentSettings) -> WorkerFacts:
@@ -61,13 +98,20 @@ def describe(settings: AgentSettings) -> WorkerFacts:
     specs = _arch_specs(settings)
     if settings.extra["mode"] == GENERATOR:
         capabilities = (*torch_capabilities(), f"{GENERATOR_CAPABILITY}=={GENERATOR_VERSION}")
-        return WorkerFacts(arch_specs=specs, capabilities=capabilities, device_name="torch generator")
+        given = tuple(dict.fromkeys([*specs, *_gpu_specs(settings)]))
+        return WorkerFacts(arch_specs=given, capabilities=capabilities, device_name="torch generator")
     from ytk_gaia.evaluator.build import compiler_version
 
     levels = sorted({ArchSpec.parse(text).device for text in specs}, reverse=True)
+    emulated = _emulated(settings)
+    targets = ("cpu", "torch", "tensorrt") if emulated else ("cpu", "torch")
     return WorkerFacts(
-        arch_specs=specs,
-        capabilities=(f"compiler=={compiler_version()}", "deployment_target==cpu", "deployment_target==torch"),
+        arch_specs=tuple(dict.fromkeys([*specs, *emulated])),
+        capabilities=(
+            f"compiler=={compiler_version()}",
+            *(f"deployment_target=={target}" for target in targets),
+            *(f"{EMULATED}=={text}" for text in emulated),
+        ),
         device_uid=cpu_device_uid(),
         device_name=f"CPU ({levels[0]})",
     )
@@ -103,6 +147,12 @@ main = agent_main(
             ["--arch-spec", "arch_specs"],
             multiple=True,
             help="A further arch spec to serve, besides this machine's own.",
+        ),
+        click.Option(
+            ["--emulate", "emulate"],
+            multiple=True,
+            default=DEFAULT_EMULATED,
+            help="A GPU's arch spec: CUDA kernels are made for it, and judged without it where NVRTC is installed.",
         ),
     ],
     help_text="Run a Gaia agent: generate kernels, or measure them.",

@@ -10,6 +10,7 @@ import msgspec
 
 from ytk_core.errors import CandidateError, FormatError
 from ytk_core.files import atomic_write
+from ytk_gaia.evaluator.device_facts import DeviceFacts
 from ytk_gaia.evaluator.verdicts import CandidateResult, Evaluation, PairedRatio, Verdict
 from ytk_gaia.rungs import score
 
@@ -44,6 +45,8 @@ class CandidateReport(msgspec.Struct, frozen=True, kw_only=True):
     """What its loops read and write on paper, at the captured shape."""
     iterations: int | None = None
     """How often the bodies of its loops run."""
+    device: DeviceFacts | None = None
+    """Of a CUDA kernel: registers, spills, shared memory, occupancy. Not measured."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +74,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def rank(results: Sequence[CandidateResult]) -> list[CandidateResult]:
     """Give the passed ones, best first: by median; those within 2 % of the best median by their best time."""
+    static = [r for r in results if r.verdict is Verdict.PASSED and r.median_ms is None and r.device is not None]
+    if static:
+        # Nothing was measured. The sort is stable: of equal ones the first stays first.
+        return sorted(static, key=lambda r: r.device.static_order if r.device else ())
     passed = [r for r in results if r.verdict is Verdict.PASSED and r.median_ms is not None and r.min_ms is not None]
     if not passed:
         return []
@@ -84,6 +91,8 @@ def _why(ranked: Sequence[CandidateResult], baseline_ms: float | None) -> str:
     if not ranked:
         return "no candidate passed"
     best = ranked[0]
+    if best.median_ms is None:
+        return _why_on_paper(best)
     text = f"median {best.median_ms:.4f} ms over {len(best.times_ms)} calls, each on inputs it had not seen"
     if len(ranked) > 1:
         second = ranked[1]
@@ -92,6 +101,8 @@ def _why(ranked: Sequence[CandidateResult], baseline_ms: float | None) -> str:
         paired = second.ratio
         if paired is not None and paired.to == best.id:
             text += f"; side by side {_interval(paired)}"
+        elif best.ratio is None:
+            text += "; not compared side by side within the budget"
     beside = best.baseline
     if beside is not None and beside.to != best.id:
         text += f"; against {beside.to} side by side {_interval(beside)}"
@@ -101,12 +112,22 @@ def _why(ranked: Sequence[CandidateResult], baseline_ms: float | None) -> str:
     return text
 
 
+def _why_on_paper(best: CandidateResult) -> str:
+    kernels = best.device.kernels if best.device else ()
+    spilled = sum(k.spill_bytes for k in kernels)
+    shares = [k.occupancy for k in kernels if k.occupancy is not None]
+    text = f"not measured, there is no GPU here: right on the CPU emulation, and first by static facts ({len(kernels)} kernels, "
+    text += f"{spilled} B spilled, at most {max((k.registers for k in kernels), default=0)} registers"
+    return f"{text}, occupancy {min(shares):.0%} or more)" if shares else f"{text})"
+
+
 def _interval(paired: PairedRatio) -> str:
     text = f"{paired.median:.3f}x, {paired.low:.3f} to {paired.high:.3f} over {paired.pairs} pairs"
     return text if paired.decided else f"{text}: a tie"
 
 
 _MEASURED = (
+    "emulated",
     "conditions",
     "threads",
     "compiler",
@@ -133,13 +154,16 @@ def _decided(rungs: Sequence[Sequence[Evaluation]]) -> Sequence[Evaluation]:
     return rungs[-1] if rungs else ()
 
 
-def _ranked(deciding: Sequence[Evaluation]) -> list[CandidateResult]:
-    """Give the passed candidates of one rung, best first."""
-    results = {c.id: c for e in deciding for c in e.candidates if c.id != GIVEN_BASELINE}
-    if len(deciding) < 2:
+def _ranked(deciding: Sequence[Evaluation], order: Sequence[str]) -> list[CandidateResult]:
+    """Give the passed candidates of one rung, best first; ``order``: the generator's, which decides between equal ones."""
+    found = {c.id: c for e in deciding for c in e.candidates if c.id != GIVEN_BASELINE}
+    results = {name: found[name] for name in order if name in found}
+    measured = [r for r in results.values() if r.median_ms is not None]
+    if not measured or (len(deciding) == 1 and any(r.ratio is not None for r in measured)):
         return rank(list(results.values()))
-    # The last comparison, side by side, did not happen: the ratios to the common reference have to do.
-    figures = score(results.values())
+    # The last comparison, side by side, did not happen: the ratios to the common reference have to do. Medians of different
+    # moments would be worse: what is slow in them may have been the machine.
+    figures = score(measured)
     return [results[name] for name in sorted(figures, key=lambda each: (figures[each], each))]
 
 
@@ -166,7 +190,7 @@ def make_report(
         results |= {c.id: c for c in evaluation.candidates}
     last = _decided(rungs)
     deciding = {c.id for evaluation in last for c in evaluation.candidates}
-    ranked = _ranked(last)
+    ranked = _ranked(last, [c["id"] for c in generated["candidates"]])
     made = list(generated["candidates"])
     if GIVEN_BASELINE in results:
         made.append({"id": GIVEN_BASELINE, "strategy": "given", "parameters": {}, "nests": 0})

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ytk_core import kernelgen_config
-from ytk_core.errors import UserError
 from ytk_core.sandbox import SandboxPolicy
 
 GENERATE_TASK = "ytk_gaia.tasks:generate"
@@ -31,19 +30,12 @@ def generator_sandbox() -> SandboxPolicy:
 
 
 def checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate a configuration, and refuse what this version does not generate.
+    """Validate a configuration.
 
     Raises:
-        UserError: A key or value is wrong, or the deployment target is not available.
+        UserError: A key or value is wrong.
     """
-    checked = kernelgen_config.validate(config)
-    if checked["deployment_target"] == "tensorrt":
-        raise UserError(
-            "--config deployment_target=tensorrt: CUDA generation is not in this version",
-            code="target_not_available",
-            hint="Use deployment_target=cpu for the CPU engines (OpenVINO, ONNX Runtime), or torch for a torch extension.",
-        )
-    return checked
+    return kernelgen_config.validate(config)
 
 
 def generate_arguments(region: str, name: str, config: Mapping[str, Any], arch_spec: str) -> dict[str, Any]:

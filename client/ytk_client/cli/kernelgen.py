@@ -198,6 +198,10 @@ def _target(pairs: tuple[str, ...], settings: dict[str, Any]) -> DeploymentTarge
 
 def _say_route(offer: Offer, target: DeploymentTarget | None) -> None:
     note(f"scoring on {offer.shown}, worker {offer.worker_id}")
+    if offer.emulated:
+        note(
+            "emulated: kernels are compiled for the device and checked on this CPU; their order is by static facts, not measured"
+        )
     if target == "torch":
         warn("deployment_target=torch gives a kernel that `ytk embedded build-plugin` cannot package")
 

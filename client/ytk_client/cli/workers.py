@@ -11,7 +11,7 @@ from ytk_client.cli.connection import connection_options, open_client
 from ytk_client.cli.output import JSON, format_option, note, print_json, print_table
 
 if TYPE_CHECKING:
-    from ytk_core.workers import WorkerView
+    from ytk_core.workers import WorkerDescription, WorkerView
 
 _NO_WORKER = "no {role} worker is connected; `ytk up` starts one on this machine"
 
@@ -48,12 +48,19 @@ def _row(worker: WorkerView) -> tuple[object, ...]:
         about.role,
         worker.state,
         about.device_name or "-",
-        "\n".join(about.arch_specs) or "any",
+        "\n".join(_arch_spec(about, text) for text in about.arch_specs) or "any",
         "\n".join(about.kinds),
         f"{len(worker.job_ids)}/{about.slots}",
         about.sandbox,
         ago(worker.last_seen_at),
     )
+
+
+def _arch_spec(about: WorkerDescription, text: str) -> str:
+    """Say of a GPU that is not there that it is not."""
+    from ytk_core.workers import EMULATED
+
+    return f"{text} ({EMULATED})" if f"{EMULATED}=={text}" in about.capabilities else text
 
 
 _lost_option = click.option("--lost", is_flag=True, help="Also those that are gone.")

@@ -140,6 +140,14 @@ def test_without_a_reference_that_passed_medians_have_to_do():
     assert rungs.best([evaluation(failed("a"))]) == "none has passed so far"
 
 
+def test_without_a_side_by_side_comparison_ratios_decide_and_not_medians():
+    # "b" was measured in a slow moment: its median is worse, its ratio to the reference at the same moments is better.
+    measured = evaluation(beside("a", 1.1, median=1.0), beside("b", 0.9, median=1.5))
+    report = make_report(generated("a", "b"), [[measured]], config={}, arch_spec="")
+    assert report.winner == "b"
+    assert "not compared side by side within the budget" in report.why
+
+
 def test_a_given_baseline_never_wins_and_the_report_says_how_it_compares():
     mine = beside("c01", 1.25, median=1.25, to="baseline")
     given = msgspec.structs.replace(passed("baseline", 1.0), baseline=beside("x", 1.0, to="baseline").baseline)

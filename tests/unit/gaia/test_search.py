@@ -21,7 +21,8 @@ from ytk_core.formats.plugin_meta import DeploymentTarget
 from ytk_core.jobs import JobKind, JobResult, JobSpec
 from ytk_gaia import main as agent
 from ytk_gaia import search
-from ytk_gaia.evaluator.verdicts import PairedRatio, Verdict, write_evaluation
+from ytk_gaia.evaluator.device_facts import DeviceFacts, KernelFacts
+from ytk_gaia.evaluator.verdicts import CandidateResult, PairedRatio, Verdict, write_evaluation
 from ytk_gaia.handlers import EvaluateHandler, GenerateHandler
 from ytk_gaia.library import generate_and_choose
 from ytk_gaia.report import make_report, rank, require_winner
@@ -29,6 +30,7 @@ from ytk_gaia.report import make_report, rank, require_winner
 from fakes.search_results import evaluation, failed, generated, passed
 
 ARCH = str(host_arch_specs("ov20264")[0])
+ORIN = "arm64-sm87-dos6010-cu114-trt86"
 
 
 # ---- pure ------------------------------------------------------------------------------------------------------------
@@ -77,11 +79,22 @@ def test_without_a_winner_every_verdict_is_named():
     assert "a: WRONG_VALUE (output 0 differs); b: TIMEOUT" in caught.value.message
 
 
-def test_tensorrt_is_refused_before_anything_is_spent():
-    with pytest.raises(UserError) as caught:
-        search.checked_config({"deployment_target": "tensorrt"})
-    assert caught.value.code == "target_not_available"
-    assert "deployment_target=cpu" in caught.value.hint
+def test_what_is_right_on_the_emulation_is_ordered_by_static_facts():
+    def candidate(name, spills, registers):
+        kernel = KernelFacts(
+            name="k", registers=registers, stack_bytes=0, shared_bytes=0, spill_bytes=spills, occupancy=0.5
+        )
+        facts = DeviceFacts(compiler="NVRTC", sm="sm_87", kernels=(kernel,))
+        return CandidateResult(id=name, verdict=Verdict.PASSED, device=facts)
+
+    found = [candidate("a", 8, 20), candidate("b", 0, 40), candidate("c", 0, 30), failed("d")]
+    assert [r.id for r in rank(found)] == ["c", "b", "a"]
+    judged = msgspec.structs.replace(evaluation(*found), emulated=True)
+    report = make_report(generated("a", "b", "c", "d"), [[judged]], config={}, arch_spec=ARCH)
+    assert report.winner == "c"
+    assert report.why.startswith("not measured")
+    assert report.candidates[2].device.kernels[0].registers == 30
+    assert report.measurements[0]["emulated"] is True
 
 
 # ---- the agent's command line ----------------------------------------------------------------------------------------
@@ -89,7 +102,12 @@ def test_tensorrt_is_refused_before_anything_is_spent():
 
 def settings(mode):
     return SimpleNamespace(
-        extra={"mode": mode, "engines": ("ov20264",), "arch_specs": ("arm64-cpu82-linux-glibc235-ort132",)}
+        extra={
+            "mode": mode,
+            "engines": ("ov20264",),
+            "arch_specs": ("arm64-cpu82-linux-glibc235-ort132",),
+            "emulate": (ORIN,),
+        }
     )
 
 
@@ -101,6 +119,10 @@ def test_a_generator_says_its_torch_and_an_evaluator_its_device():
     assert evaluator.device_uid
     assert ARCH in evaluator.arch_specs
     assert "arm64-cpu82-linux-glibc235-ort132" in generator.arch_specs
+    # A GPU that is not here: the generator writes for it, the evaluator says that it emulates it.
+    assert ORIN in generator.arch_specs
+    assert ORIN in evaluator.arch_specs
+    assert {f"emulated=={ORIN}", "deployment_target==tensorrt"} <= set(evaluator.capabilities)
     assert {type(h) for h in agent.make_handlers(settings("generator"))} == {GenerateHandler}
     assert {type(h) for h in agent.make_handlers(settings("evaluator"))} == {EvaluateHandler}
 
@@ -109,7 +131,7 @@ def test_the_agents_parent_process_imports_no_torch():
     code = (
         "import sys, ytk_gaia.main as m, ytk_gaia.handlers, ytk_gaia.library, ytk_gaia.tasks;"
         "from types import SimpleNamespace as S;"
-        "m.describe(S(extra={'mode': 'generator', 'engines': ('ov20264',), 'arch_specs': ()}));"
+        "m.describe(S(extra={'mode': 'generator', 'engines': ('ov20264',), 'arch_specs': (), 'emulate': ()}));"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -237,7 +259,7 @@ async def test_a_search_without_a_winner_fails_as_the_candidates(fold, tmp_path,
         )
 
 
-async def test_a_gpu_arch_spec_is_refused_at_once(tmp_path):
+async def test_a_cpu_kernel_for_a_gpu_is_refused_at_once(tmp_path):
     region = tmp_path / "x.pt2"
     region.write_bytes(b"")
     spec = JobSpec(
@@ -245,7 +267,7 @@ async def test_a_gpu_arch_spec_is_refused_at_once(tmp_path):
         arch_spec="arm64-sm87-dos6010-cu114-trt86",
         params={"config": {"deployment_target": "cpu"}},
     )
-    with pytest.raises(UserError, match="CUDA generation"):
+    with pytest.raises(UserError, match="deployment_target=cpu does not go with"):
         await run_job_locally(GenerateHandler(), spec, {"region.pt2": region}, tmp_path)
     bad = msgspec.structs.replace(spec, params={"config": 5})
     with pytest.raises(UserError, match="bad parameters"):

@@ -12,6 +12,9 @@
 #include <string>
 #include <vector>
 
+// Of this library: the linker defines them in each.
+extern "C" __attribute__((visibility("hidden"))) char __bss_start, _end;
+
 namespace {
 
 // ---- bounds ---------------------------------------------------------------------------------------------------------------
@@ -60,6 +63,8 @@ void check_bounds(const void* address, size_t size, bool write) {
       out_of_bounds(at, size, write, where, at - object.start);
     }
   }
+  // A static array of a template that is not static itself has no red zone, being one that other units may have as well.
+  if (at >= &__bss_start && at + size <= &_end) return;
   if (nearest) {
     char where[160];
     snprintf(where, sizeof where, "%s %d of %llu bytes", nearest->kind.c_str(), nearest->index, (unsigned long long)nearest->size);

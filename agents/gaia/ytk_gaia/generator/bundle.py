@@ -38,7 +38,7 @@ class BundleContext:
     seed: int
 
 
-def _tolerance(task: TaskSpec) -> Tolerance:
+def contract_tolerance(task: TaskSpec) -> Tolerance:
     """Give one limit that holds for every output and random sample of the task."""
     timed = [sample for sample in task.samples if sample.timed]
     return Tolerance(
@@ -53,7 +53,8 @@ def _variant_id(context: BundleContext) -> str:
     return "-".join(floats)
 
 
-def _dims(tensor: KernelTensor) -> list[int | None]:
+def contract_dims(tensor: KernelTensor) -> list[int | None]:
+    """Give the extents of a tensor as the contract says them."""
     return [None if axis in tensor.dynamic_axes else n for axis, n in enumerate(tensor.shape)]
 
 
@@ -68,7 +69,7 @@ def plugin_meta(candidate: CandidateKernel, context: BundleContext) -> PluginMet
         plugin_version=spec.version,
         deployment_target=context.target,
         inputs=[
-            InputDecl(name=t.name, rank=len(t.shape), dims=_dims(t), role=declared.role)
+            InputDecl(name=t.name, rank=len(t.shape), dims=contract_dims(t), role=declared.role)
             for t, declared in zip(border.inputs, spec.inputs, strict=True)
         ],
         outputs=[OutputDecl(name=t.name, rank=len(t.shape), shape=list(t.extents)) for t in border.outputs],
@@ -84,7 +85,7 @@ def plugin_meta(candidate: CandidateKernel, context: BundleContext) -> PluginMet
             workspace="ytk_workspace" if kernel.workspace_function else None,
             fixed_workspace_bytes=0 if kernel.workspace_function else kernel.fixed_workspace_bytes,
         ),
-        tolerance=_tolerance(context.task),
+        tolerance=contract_tolerance(context.task),
         generator=Generator(
             name="ytk-gaia",
             version=GENERATOR_VERSION,

@@ -215,7 +215,7 @@ class _Emitter:
         unused = "".join(f"(void){name};" for name in (*kernel.pointers, *self.extents))
         return [
             *template,
-            f"__device__ void {kernel.name}({', '.join(parameters)}) {{",
+            f"static __device__ void {kernel.name}({', '.join(parameters)}) {{",
             f"using I = {'int32_t' if self.short else 'int64_t'};",
             unused,
             *kernel.printed.lines,

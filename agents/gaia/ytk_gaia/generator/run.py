@@ -13,7 +13,7 @@ from ytk_core.archspec import ArchSpec
 from ytk_core.errors import UserError
 from ytk_core.formats.plugin_meta import DeploymentTarget
 from ytk_gaia import GENERATOR_VERSION
-from ytk_gaia.generator import inductor_adapter
+from ytk_gaia.generator import inductor_adapter, run_cuda
 from ytk_gaia.generator.bundle import BundleContext, candidate_text
 from ytk_gaia.generator.region_input import load_region
 from ytk_gaia.generator.samples import build_task
@@ -73,11 +73,12 @@ def generate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     missing = inductor_adapter.check_symbols()
     if missing:
         raise UserError(f"torch {torch.__version__} lacks {', '.join(missing)}", code="torch_private_api")
-    if config["deployment_target"] == "tensorrt":
-        raise UserError("CUDA generation is not in this version", code="target_not_available")
+    arch = ArchSpec.parse(task["arch_spec"])
     region = load_region(workdir / task["region"], task.get("name", ""))
     kernelgen_config.check_region(config, region.spec)
-    made, refusals = generate_candidates(region, config["strategies"], ArchSpec.parse(task["arch_spec"]), _MOST)
+    if config["deployment_target"] == "tensorrt":
+        return run_cuda.generate(region, config, arch, workdir / "out")
+    made, refusals = generate_candidates(region, config["strategies"], arch, _MOST)
     hopeless = prune([_estimate(k) for k in made], threads=config["threads"], keep=made[0].id)
     kernels = [k for k in made if k.id not in hopeless][: config["candidates"]]
     longest = max(k.kernel.longest_reduction for k in kernels)

@@ -402,7 +402,14 @@ def _task_tensors(tensors: Sequence[KernelTensor]) -> tuple[TaskTensor, ...]:
     return tuple(TaskTensor(name=t.name, dtype=t.dtype, shape=t.shape, dynamic_axes=t.dynamic_axes) for t in tensors)
 
 
-def build_task(region: Region, *, seed: int, longest_reduction: int, tolerance: float | None = None) -> Task:
+def build_task(
+    region: Region,
+    *,
+    seed: int,
+    longest_reduction: int,
+    tolerance: float | None = None,
+    runner: RegionRunner | None = None,
+) -> Task:
     """Sample inputs, compute expectations and limits.
 
     Args:
@@ -410,12 +417,13 @@ def build_task(region: Region, *, seed: int, longest_reduction: int, tolerance: 
         seed: Of the sampled values.
         longest_reduction: Terms of the longest sum in the lowered region: rounding grows with its root.
         tolerance: Accepted error relative to each output's largest magnitude; None: from the noise.
+        runner: What runs the region; default: as it was captured.
 
     Raises:
         UserError: ``no_samples``: torch gives no stable answer for any sample.
     """
     generator = np.random.default_rng(seed)
-    runner = RegionRunner(region)
+    runner = runner or RegionRunner(region)
     ranges = input_ranges(region)
     drawn: list[tuple[str, list[Array], ShapeSet | None]] = [
         (n, a, None) for n, a in _structured(region, ranges, generator)

@@ -165,18 +165,21 @@ def region_operators(program: torch.export.ExportedProgram) -> frozenset[Any]:
 
 
 @dataclass(frozen=True)
-class _Lowered:
+class Lowered:
+    """A region as one plan lowers it."""
+
     plan: LoweringPlan
     region: LoweredRegion
 
 
-def _lower_all(region: Region, strategies: Sequence[str]) -> tuple[list[_Lowered], list[Refusal]]:
+def lower_all(region: Region, strategies: Sequence[str]) -> tuple[list[Lowered], list[Refusal]]:
+    """Lower a region by every plan that applies, and say why the others do not."""
     operators = region_operators(region.program)
     lowered, refusals = [], []
     for name in strategies:
         for plan in REGISTRY[name].plans(operators):
             try:
-                lowered.append(_Lowered(plan, lower(region.program, plan)))
+                lowered.append(Lowered(plan, lower(region.program, plan)))
             except CannotLowerError as err:
                 refusals.append(Refusal(plan.name, name, tuple(err.operators)))
     return lowered, refusals
@@ -196,7 +199,7 @@ def generate_candidates(
     Raises:
         UserError: ``no_strategy``: no strategy has a form for the region; names the operators.
     """
-    lowered, refusals = _lower_all(region, strategies)
+    lowered, refusals = lower_all(region, strategies)
     costs = {item.plan.name: cost_of(item.region) for item in lowered}
     found: list[CandidateKernel] = []
     seen: set[tuple[str, tuple[str, ...]]] = set()
