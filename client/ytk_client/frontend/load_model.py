@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ytk_client.frontend.catalogue.spconv_bias import add_bias_apart
 from ytk_client.frontend.user_code import describe_error
 from ytk_core.errors import NotAvailableError, UserError
 
@@ -107,6 +108,7 @@ def _load(path: Path, entry: str, arguments: str) -> LoadedModel:
     with user_output_to_stderr(), _blamed("model_init_failed", f"{entry}() raised", path):
         module = _as_module(made)
     _check_module(module, path, entry)
+    add_bias_apart(module)
     with user_output_to_stderr(), _blamed("model_args_failed", f"{arguments}() raised", path):
         raw = get_args()
     args, kwargs = _checked_args(raw, path)

@@ -137,3 +137,199 @@ def get_fwd_args():
         model = "class Model(Net):\n    def __init__(self):\n        super().__init__(spconv.SubMConv3d(3, 4, 3, bias=False))\n"
         run_prepare(SPCONV + model)
         assert (conv.SparseConvolutionBase._conv_forward, core.SparseConvTensor.dense) == before
+
+
+TORCHVISION = """
+if not hasattr(torch.ops.torchvision, "deform_conv2d"):
+    # The schema of torchvision, with another's arithmetic: its compiled part need not be here.
+    from ytk_client.frontend.catalogue import dense
+
+    LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
+    LIBRARY.define(
+        "deform_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, SymInt stride_h, SymInt stride_w, "
+        "SymInt pad_h, SymInt pad_w, SymInt dilation_h, SymInt dilation_w, SymInt groups, SymInt offset_groups, bool use_mask) -> Tensor"
+    )
+    LIBRARY.define(
+        "roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, "
+        "int sampling_ratio, bool aligned) -> Tensor"
+    )
+
+    def deform(x, w, offset, mask, bias, sh, sw, ph, pw, dh, dw, groups, offset_groups, use_mask):
+        mask = mask if use_mask else torch.ones(1, 1, 1, 1)
+        return dense.deform_conv2d(x, offset, w, bias, mask, (sh, sw), (ph, pw), (dh, dw), groups, offset_groups, use_mask)
+
+    def align(x, rois, scale, height, width, ratio, aligned):
+        return dense.roi_align(x, rois, (height, width), ratio, aligned, scale)
+
+    LIBRARY.impl("deform_conv2d", deform, "CPU")
+    LIBRARY.impl("roi_align", align, "CPU")
+    torch.library.register_fake("torchvision::deform_conv2d", lambda x, w, o, *_: x.new_empty(x.shape[0], w.shape[0], *o.shape[2:]))
+    torch.library.register_fake("torchvision::roi_align", lambda x, r, s, h, w, *_: x.new_empty(r.shape[0], x.shape[1], h, w))
+"""
+
+
+class TestOperatorsOfTorchvision:
+    def test_deformable_convolution_with_and_without_mask(self, run_prepare):
+        report, out = run_prepare(
+            TORCHVISION
+            + """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.offset, self.mask = nn.Conv2d(4, 18, 3, padding=1), nn.Conv2d(4, 9, 3, padding=1)
+        self.first, self.second = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 6, 3, padding=1)
+
+    def forward(self, x):
+        offset = self.offset(x)
+        one = [1, 1, 1, 1, 1, 1, 1, 1]
+        x = torch.ops.torchvision.deform_conv2d(x, self.first.weight, offset, self.mask(x).sigmoid(), self.first.bias, *one, True)
+        return torch.ops.torchvision.deform_conv2d(
+            x, self.second.weight, offset, torch.zeros(x.shape[0], 1), self.second.bias, *one, False
+        )
+
+def get_fwd_args():
+    return (torch.randn(2, 4, 6, 5),)
+"""
+        )
+        [row] = report.rows
+        assert (row.placeholder, row.has_plugin, row.sites) == ("ytk_catalogue::DeformConv2d", True, 2)
+        first, second = nodes_of(out)
+        assert (first.attributes["use_mask"], second.attributes["use_mask"]) == ([1], [0])
+        assert first.attributes["padding"] == [1, 1]
+        assert [len(each.dims) for each in second.inputs] == [4, 4, 4, 1, 4]
+
+    def test_roi_align_of_two_sizes(self, run_prepare):
+        report, out = run_prepare(
+            TORCHVISION
+            + """
+class Model(nn.Module):
+    def forward(self, x, rois):
+        fine = torch.ops.torchvision.roi_align(x, rois, 0.5, 4, 4, 2, True)
+        also = torch.ops.torchvision.roi_align(x, rois, 0.25, 4, 4, 0, False)
+        return fine + also, torch.ops.torchvision.roi_align(x, rois, 0.5, 2, 3, 2, True)
+
+def get_fwd_args():
+    return torch.randn(1, 3, 8, 8), torch.tensor([[0.0, 1, 1, 9, 9], [0, 2, 3, 14, 12]])
+""",
+            samples=1,
+        )
+        assert [(row.name, row.sites) for row in report.rows] == [("RoiAlignPlugin", 2), ("RoiAlignPlugin_1", 1)]
+        assert [node.attributes["spatial_scale"][0] for node in nodes_of(out)] == [0.5, 0.25, 0.5]
+        assert nodes_of(out)[2].outputs[0].dims == (2, 3, 2, 3)
+
+
+ATTENTION = """
+def ms_deform_attn_core_pytorch(value, value_spatial_shapes, sampling_locations, attention_weights):
+    N_, S_, M_, D_ = value.shape
+    _, Lq_, M_, L_, P_, _ = sampling_locations.shape
+    value_list = value.split([int(H_ * W_) for H_, W_ in value_spatial_shapes], dim=1)
+    sampling_grids = 2 * sampling_locations - 1
+    sampling_value_list = []
+    for lid_, (H_, W_) in enumerate(value_spatial_shapes):
+        value_l_ = value_list[lid_].flatten(2).transpose(1, 2).reshape(N_ * M_, D_, int(H_), int(W_))
+        grid = sampling_grids[:, :, :, lid_].transpose(1, 2).flatten(0, 1)
+        sampling_value_list.append(F.grid_sample(value_l_, grid, mode="bilinear", padding_mode="zeros", align_corners=False))
+    attention_weights = attention_weights.transpose(1, 2).reshape(N_ * M_, 1, Lq_, L_ * P_)
+    output = (torch.stack(sampling_value_list, dim=-2).flatten(-2) * attention_weights).sum(-1).view(N_, M_ * D_, Lq_)
+    return SCALE * output.transpose(1, 2).contiguous()
+
+class Model(nn.Module):
+    def forward(self, value, locations, weights):
+        shapes = torch.as_tensor([(4, 3), (2, 2)], dtype=torch.long)
+        return ms_deform_attn_core_pytorch(value, shapes, locations.sigmoid(), weights.flatten(3).softmax(-1).view_as(weights))
+
+def get_fwd_args():
+    return torch.randn(1, 16, 2, 4), torch.randn(1, 5, 2, 2, 3, 2), torch.randn(1, 5, 2, 2, 3)
+"""
+
+
+class TestKnownCode:
+    def test_the_attention_of_deformable_detr(self, run_prepare):
+        report, out = run_prepare("SCALE = 1\n" + ATTENTION)
+        assert [row.placeholder for row in report.rows] == ["ytk_catalogue::MultiScaleDeformAttn"]
+        [node] = nodes_of(out)
+        assert [str(each.dtype) for each in node.inputs] == ["float32", "int32", "float32", "float32"]
+
+    def test_a_function_of_that_name_that_computes_something_else_is_found(self, run_prepare):
+        with pytest.raises(UserError) as caught:
+            run_prepare("SCALE = 2\n" + ATTENTION)
+        assert caught.value.code == "export_differs"
+
+    def test_the_scatter_of_point_pillars(self, run_prepare):
+        report, out = run_prepare(
+            """
+class PointPillarsScatter(nn.Module):
+    def __init__(self, in_channels, output_shape):
+        super().__init__()
+        self.ny, self.nx, self.in_channels = *output_shape, in_channels
+
+    def forward(self, voxel_features, coors, batch_size=None):
+        canvases = []
+        for batch in range(batch_size):
+            canvas = torch.zeros(self.in_channels, self.nx * self.ny, dtype=voxel_features.dtype)
+            mine = coors[coors[:, 0] == batch]
+            canvas[:, (mine[:, 2] * self.nx + mine[:, 3]).long()] = voxel_features[coors[:, 0] == batch].t()
+            canvases.append(canvas)
+        return torch.stack(canvases, 0).view(batch_size, self.in_channels, self.ny, self.nx)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scatter, self.head = PointPillarsScatter(3, (6, 5)), nn.Conv2d(3, 2, 3)
+
+    def forward(self, features, coordinates):
+        return self.head(self.scatter(features.relu(), coordinates, 2))
+
+def get_fwd_args():
+    cells = torch.randperm(60, generator=torch.Generator().manual_seed(0))[:20]
+    coordinates = torch.stack([cells // 30, torch.zeros_like(cells), cells % 30 // 5, cells % 5], 1)
+    return torch.randn(20, 3), coordinates
+"""
+        )
+        [row] = report.rows
+        assert (row.name, row.has_plugin) == ("PillarScatter", True)
+        assert nodes_of(out)[0].attributes["grid_size"] == [6, 5]
+        assert nodes_of(out)[0].outputs[0].dims == (2, 3, 6, 5)
+
+    def test_boxes_by_the_function_that_we_offer(self, run_prepare):
+        report, out = run_prepare(
+            """
+from ytk_client.catalogue import rotated_nms
+
+class Model(nn.Module):
+    def forward(self, boxes, scores):
+        kept, count = rotated_nms(boxes, scores.sigmoid(), 6, 0.3)
+        return boxes[kept.clamp(min=0).long()], count
+
+def get_fwd_args():
+    return torch.rand(12, 5) * 4, torch.randn(12)
+"""
+        )
+        assert [row.placeholder for row in report.rows] == ["ytk_catalogue::RotatedNms"]
+        assert [each.dims for each in nodes_of(out)[0].outputs] == [(6,), (1,)]
+        assert nodes_of(out)[0].attributes["iou_threshold"] == [pytest.approx(0.3)]
+
+
+class TestBesideOthers:
+    def test_shipped_rows_and_rows_to_act_on(self, run_prepare):
+        report, out = run_prepare(
+            """
+from ytk_client.catalogue import pillar_scatter
+
+class Model(nn.Module):
+    def forward(self, features, coordinates):
+        view = pillar_scatter(features, coordinates, (4, 4))
+        return F.fold(view.flatten(2).repeat(1, 2, 1)[:, :, :9], (4, 4), kernel_size=2)
+
+def get_fwd_args():
+    coordinates = torch.tensor([(0, 0, y, x) for y in range(4) for x in range(4)], dtype=torch.int32)
+    return torch.randn(16, 2), coordinates
+"""
+        )
+        assert [(row.placeholder, row.has_plugin) for row in report.rows] == [
+            ("ytk_catalogue::PillarScatter", True),
+            ("yasp::Col2im", False),
+        ]
+        assert [row.name for row in report.blocking] == ["Col2im"]
+        assert [each.proposed_op for each in report.candidates] == ["yasp::Col2im"]
+        assert (out / "plugin_candidates" / "Col2im.pt2").is_file()

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 
 import torch
 
-from ytk_client.frontend.catalogue import spconv_models
+from ytk_client.frontend.catalogue import known_code, spconv_models
 
 
 @contextlib.contextmanager
 def adapted(model: torch.nn.Module) -> Iterator[None]:
     """Give a context in which ``model`` calls operators of ``torch.ops.ytk_catalogue``."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(spconv_models.adapted(model))
+    with spconv_models.adapted(model), known_code.adapted(model):
         yield
