@@ -75,13 +75,13 @@ class CudaLoopPrinter(loop_printer.LoopPrinter):
         """Give the operations that have a device form."""
         return printable_operations() - _NO_DEVICE_FORM
 
-    def _index(self, index: Any) -> str:
+    def _index_text(self, index: Any) -> str:
         if not self.short:
             return print_index(index)
         return str(ShortIndexPrinter().doprint(sympy.sympify(index)))
 
     def _element(self, name: str, index: Any) -> str:
-        return f"{self._pointer_of(name)}[{self._index(index)}]"
+        return f"{self._pointer_of(name)}[{self._index_text(index)}]"
 
     def load(self, name: str, index: Any) -> str:
         """Read one element; as what it is computed with, whatever a variant stores it as."""
@@ -90,14 +90,16 @@ class CudaLoopPrinter(loop_printer.LoopPrinter):
 
     def store(self, name: str, index: Any, value: str, mode: str | None = None) -> None:
         """Write one element; in a scatter only if it is this thread's."""
-        if mode is not None or not self.scattering:
+        if mode is not None:
             super().store(name, index, value, mode)
-            if mode is not None:
-                self._nest.targets.append(index)
+            self._nest.targets.append(index)
             return
         self._nest.writes.add(name)
-        self._nest.targets.append(index)
-        self._say(f"if (owns({print_index(index)})) ytk::store({self._element(name, index)}, {value});")
+        statement = f"ytk::store({self._element(name, index)}, {value});"
+        if self.scattering:
+            self._nest.targets.append(index)
+            statement = f"if (owns({print_index(index)})) {statement}"
+        self._say(statement)
 
     def _join(self, target: str, join: str, value: str) -> None:
         place = target.partition("[")[2].removesuffix("]")
