@@ -14,6 +14,7 @@ from ytk_client.frontend.carve import CarvedRegion, Carver
 from ytk_client.frontend.faithful import Samples, export_faithfully
 from ytk_client.frontend.forms import RewrittenOp
 from ytk_client.frontend.fx_nodes import source_line
+from ytk_client.frontend.last_look import refuse_losses
 from ytk_client.frontend.opened import OpenedModel, open_model
 from ytk_core.formats.prepare_outputs import CandidateReason
 
@@ -93,6 +94,7 @@ def dry_run(
             model_path=opened.model.path,
             on_phase=on_phase,
         )
+        losses = refuse_losses(Path(folder) / "model.onnx", profile, opened.names, Samples(opened.inputs, opened.truth))
     on_phase("report", "")
     operators = [node for node in opened.nodes if node.op == "call_function" and not _is_getitem(node.target)]
     carved = opened.carver.carved
@@ -106,7 +108,7 @@ def dry_run(
         supported=dict(Counter(node.target for node in operators if node.name not in carved).most_common()),
         carved=tuple(_carved(region, opened.carver, opened) for region in opened.carver.regions),
         rewritten=(*opened.rewritten, *forms.rewritten(exported.graph)),
-        notes=tuple(opened.notes),
+        notes=(*opened.notes, *losses),
         evaluator=exported.comparison.evaluator,
     )
 

@@ -172,6 +172,7 @@ class _Run:
     def run(self) -> PrepareReport:
         from ytk_client.frontend import fx_nodes, regions
         from ytk_client.frontend.faithful import Samples, export_faithfully
+        from ytk_client.frontend.last_look import refuse_losses
         from ytk_client.frontend.opened import open_model
 
         paths = self._paths
@@ -191,6 +192,7 @@ class _Run:
             model_path=model.path,
             on_phase=self._phase,
         )
+        self._notes += refuse_losses(onnx_path, self._profile, names, Samples(inputs, truth))
         if self._request.dynamic:
             write_ranges(onnx_path, parse_dynamic(self._request.dynamic))
         self._noise = tuple(entry.described() for entry in opened.noise)

@@ -108,6 +108,7 @@ def _int64(
     users = ", ".join(dict.fromkeys(f"{node.facts.op_type} {node.name}" for node, _ in uses[:3])) or "nobody"
     real = next((value for value in outside if not _is_sentinel(value, uses)), None)
     module = next((node.module_path for node, _ in uses if node.module_path), "")
+    line = next((node.source_line for node, _ in uses if node.source_line), "")
     source = f"{profile.name} stores int64 as int32: {profile.source}"
     if real is None:
         yield Finding(
@@ -127,6 +128,7 @@ def _int64(
         node=name,
         op=uses[0][0].facts.op_type if uses else "",
         module_path=module,
+        source_line=line,
         message=f"the value {real} (of {count} beyond int32), used by {users}, would become {_clamped(real)}",
         fix="Compute it in float, split it into parts below 2^31, or mask the values on the host.",
         rule=f"{profile.name} stores int64 as int32 and clamps",

@@ -10,7 +10,7 @@ from ytk_client.inspection.findings import Finding, Severity
 from ytk_client.inspection.onnx_fixes import fix_for
 from ytk_client.inspection.onnx_read import Model, Node
 from ytk_core.input_ranges import METADATA_KEY, InputRange, decode_ranges
-from ytk_core.node_contracts import STANDARD_DOMAINS
+from ytk_core.node_contracts import STANDARD_DOMAINS, UNNAMED_DOMAIN
 from ytk_core.targets import TargetProfile
 
 PLUGIN_ATTRIBUTE = "plugin_namespace"
@@ -86,7 +86,7 @@ def custom_findings(model: Model, profile: TargetProfile) -> list[Finding]:
                     source=profile.source,
                 )
             )
-        elif named != node.facts.domain:
+        elif named != (node.facts.domain if node.facts.domain != UNNAMED_DOMAIN else ""):
             found.append(
                 _finding(
                     node,

@@ -397,3 +397,9 @@ def test_functions_are_looked_into_and_may_not_explode(tmp_path):
         inspect_file(model("l.onnx", laughs), Request.of())
     with pytest.raises(FormatError, match="call themselves"):
         inspect_file(model("r.onnx", {"F0": [helper.make_node("F0", ["a"], ["b"], domain="mine")]}), Request.of())
+
+
+def test_a_plugin_of_the_empty_namespace_is_in_order(look):
+    attributes = {"plugin_namespace": "", "plugin_version": "1"}
+    assert of_kind(look("Own", domain="ytk.unnamed", **attributes), "namespace") == []
+    assert of_kind(look("Own", domain="yasp", **attributes), "namespace") != []
