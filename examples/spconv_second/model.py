@@ -8,6 +8,8 @@ GRID = [9, 48, 48]
 """Voxels along z, y, x."""
 MAX_VOXELS = 1200
 """Rows of the input; a frame with fewer voxels is filled up with indices of -1."""
+MAX_ACTIVE = 1600
+"""Most active voxels after a strided convolution, which gives more of them than it gets. A frame with more is refused."""
 
 
 def block(inner: int, outer: int, key: str) -> spconv.SparseSequential:
@@ -17,10 +19,10 @@ def block(inner: int, outer: int, key: str) -> spconv.SparseSequential:
     )
 
 
-def down(inner: int, outer: int, maximum: int, **window: object) -> spconv.SparseSequential:
-    """A strided sparse convolution with norm and activation; it gives at most ``maximum`` active voxels."""
+def down(inner: int, outer: int, **window: object) -> spconv.SparseSequential:
+    """A strided sparse convolution with norm and activation; its number of active voxels has a declared maximum."""
     conv = spconv.SparseConv3d(inner, outer, bias=False, **window)
-    conv.max_voxels = maximum
+    conv.max_voxels = MAX_ACTIVE
     return spconv.SparseSequential(conv, nn.BatchNorm1d(outer, eps=1e-3), nn.ReLU())
 
 
@@ -32,9 +34,9 @@ class Model(nn.Module):
         self.encoder = spconv.SparseSequential(
             block(4, 16, "subm1"),
             block(16, 16, "subm1"),
-            down(16, 32, 1600, kernel_size=3, stride=2, padding=1),
+            down(16, 32, kernel_size=3, stride=2, padding=1),
             block(32, 32, "subm2"),
-            down(32, 32, 1600, kernel_size=(3, 1, 1), stride=(2, 1, 1)),
+            down(32, 32, kernel_size=(3, 1, 1), stride=(2, 1, 1)),
         )
         self.bev = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
         self.scores = nn.Conv2d(64, 2, 1)
