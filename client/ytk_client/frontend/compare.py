@@ -20,14 +20,15 @@ import onnx
 
 from ytk_client.frontend.tensors import from_onnx
 from ytk_client.frontend.user_code import first_line
-from ytk_core.accuracy import compare
-from ytk_core.dtypes import FROM_ONNX_NUMBER, DType, storage_dtype
+from ytk_core.accuracy import AccuracyLimit, compare, default_limit
+from ytk_core.dtypes import FROM_ONNX_NUMBER, DType, bfloat16_to_float32, storage_dtype
 from ytk_core.errors import NotAvailableError, ToolkitError
 from ytk_core.formats.verify_report import OutputAccuracy
 
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 
 _PRECISION = {DType.FLOAT64: "fp64", DType.FLOAT16: "fp16", DType.BFLOAT16: "bf16"}
+FLOATS = frozenset({*_PRECISION, DType.FLOAT32})
 
 
 def judge(
@@ -317,9 +318,54 @@ _EVALUATORS: tuple[tuple[str, Callable[[Path], Evaluator]], ...] = (
 )
 
 
-def compare_sample(
-    evaluator: Evaluator, graph: CutGraph, feeds: Arrays, want: Arrays, sample: int
-) -> list[OutputAccuracy]:
+@dataclass(frozen=True)
+class Compared:
+    """One value of the graph beside torch's, both in storage form; ``precision`` of the tolerance it was judged with."""
+
+    verdict: OutputAccuracy
+    got: np.ndarray[Any, Any]
+    want: np.ndarray[Any, Any]
+    dtype: DType
+    precision: str
+
+    @property
+    def elements(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], AccuracyLimit] | None:
+        """The elements of both as float64, and the limit; None where there is no float, or the verdict says it all."""
+        if not self.verdict.ok or self.dtype not in FLOATS or not self.want.size:
+            return None
+        wide = [
+            np.asarray(bfloat16_to_float32(array) if self.dtype is DType.BFLOAT16 else array, dtype=np.float64)
+            for array in (self.got, self.want)
+        ]
+        return wide[0], wide[1], default_limit(self.dtype, self.precision)
+
+    def refused(self, outside: np.ndarray[Any, Any]) -> OutputAccuracy:
+        """Give a verdict against the value because of the marked elements, which are small beside others."""
+        assert self.elements is not None
+        got, want, _ = self.elements
+        place = np.unravel_index(int(np.argmax(outside)), outside.shape)
+        note = (
+            f"{int(outside.sum())} of {outside.size} elements are further off than rounding explains, "
+            f"first at {[int(index) for index in place]}: {got[place]:.6g} instead of {want[place]:.6g}"
+        )
+        return msgspec.structs.replace(self.verdict, ok=False, note=note)
+
+
+def compared(
+    name: str,
+    got: np.ndarray[Any, Any],
+    want: np.ndarray[Any, Any],
+    *,
+    dtype: DType,
+    finest: str = "fp64",
+    sample: int = 0,
+) -> Compared:
+    """Compare two arrays as :func:`judge` does, and keep them."""
+    verdict = judge(name, got, want, dtype=dtype, finest=finest, sample=sample)
+    return Compared(verdict, got, want, dtype, rougher(_PRECISION.get(dtype, "fp32"), finest))
+
+
+def compare_sample(evaluator: Evaluator, graph: CutGraph, feeds: Arrays, want: Arrays, sample: int) -> list[Compared]:
     """Run one sample through the cut graph and compare every output and every value that enters a region.
 
     Weights that enter a region are compared too: no evaluator runs what they are for.
@@ -331,14 +377,13 @@ def compare_sample(
         want: What torch gives, by value name, in storage form.
         sample: Its index, for the report.
     """
-    got = {**graph.initializers, **evaluator.run(feeds)}
-    verdicts = []
+    results = {**graph.initializers, **evaluator.run(feeds)}
     # After the run: the evaluator may have changed to one that works.
     finest = rougher(graph.precision, evaluator.precision)
-    for name in (*graph.initializers, *graph.outputs):
-        dtype = graph.dtypes[name]
-        verdicts.append(judge(name, from_onnx(got[name]), want[name], dtype=dtype, finest=finest, sample=sample))
-    return verdicts
+    return [
+        compared(name, from_onnx(results[name]), want[name], dtype=graph.dtypes[name], finest=finest, sample=sample)
+        for name in (*graph.initializers, *graph.outputs)
+    ]
 
 
 def difference(verdict: OutputAccuracy, evaluator: str) -> str:

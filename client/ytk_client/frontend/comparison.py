@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ytk_client.frontend import compare, torch_adapter
+from ytk_client.frontend import compare, noise_floor, torch_adapter
 from ytk_client.frontend.carve import Carver
 from ytk_client.frontend.fx_nodes import source_line
 from ytk_client.frontend.growth import seed_of
@@ -88,13 +88,40 @@ class Comparison:
             self.first = self.first or recording
             feeds, want = self._known(graph, given, outputs, recording)
             found = self._carved_program(graph, recording, outputs, index)
-            found += compare.compare_sample(evaluator, graph, feeds, want, index)
+            compared = compare.compare_sample(evaluator, graph, feeds, want, index)
+            found += [each.verdict for each in compared]
             bad = next((verdict for verdict in found if not verdict.ok), None)
             if bad is not None:
                 raise self._error(bad, self._first_divergence(given, feeds), evaluator.name, model_path)
+            bad = self._hidden(graph, compared, given)
+            if bad is not None:
+                culprit = self._first_divergence(given, feeds, by_element=True)
+                raise self._error(bad, culprit, evaluator.name, model_path)
             verdicts += found
             self.evaluator = evaluator.name
         return verdicts
+
+    def _hidden(
+        self, graph: compare.CutGraph, compared: Sequence[compare.Compared], given: Inputs
+    ) -> OutputAccuracy | None:
+        """Give the verdict about a value of which some elements are wrong but small beside others, None if there is none."""
+        doubts = [each for each in compared if each.elements is not None and noise_floor.doubtful(*each.elements).any()]
+        if not doubts:
+            return None
+        nodes = {node.name: node for node in self._program.graph_module.graph.nodes}
+        sources = dict(zip(self._names.outputs, torch_adapter.user_output_names(self._program), strict=True))
+        for name, onnx_name in self._site_names.items():
+            entering = [arg.name for arg in nodes[name].args]
+            sources |= dict(zip(graph.borders[onnx_name][0], entering, strict=True))
+        wanted = {str(sources[each.verdict.name]) for each in doubts}
+        precision = compare.rougher(*(each.precision for each in doubts))
+        noise = noise_floor.measured(self._program, given, wanted, precision)
+        for each in doubts:
+            assert each.elements is not None
+            outside = noise_floor.unexplained(*each.elements, noise[str(sources[each.verdict.name])])
+            if outside.any():
+                return each.refused(outside)
+        return None
 
     def _known(
         self, graph: compare.CutGraph, given: Inputs, outputs: Outputs, recording: Recording | None
@@ -135,8 +162,13 @@ class Comparison:
         hint = "Nothing was written. Rewrite that operator in the model with others that export faithfully."
         return ExportDiffersError(message, hint=hint, node=None if culprit is None else culprit.name, finding=finding)
 
-    def _first_divergence(self, given: Inputs, feeds: Mapping[str, Any]) -> torch.fx.Node | None:
-        """Give the first node of the program whose value the graph gets wrong, None if no inner value is comparable."""
+    def _first_divergence(
+        self, given: Inputs, feeds: Mapping[str, Any], *, by_element: bool = False
+    ) -> torch.fx.Node | None:
+        """Give the first node of the program whose value the graph gets wrong, None if no inner value is comparable.
+
+        ``by_element``: also where the wrong elements are small beside others.
+        """
         nodes = {node.name: node for node in self._program.graph_module.graph.nodes if node.op == "call_function"}
         names = {name: torch_adapter.value_name(node) for name, node in nodes.items()}
         probe = compare.cut(
@@ -155,10 +187,14 @@ class Comparison:
                 return
             array, dtype = from_onnx(got[known]), probe.dtypes[known]
             value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
-            verdict = compare.judge(known, array, to_storage(value), dtype=dtype, finest=finest)
-            if not verdict.ok:
+            each = compare.compared(known, array, to_storage(value), dtype=dtype, finest=finest)
+            elements = each.elements if name in noise else None
+            if not each.verdict.ok or (elements is not None and noise_floor.unexplained(*elements, noise[name]).any()):
                 culprits.append(nodes[name])
 
+        noise = {}
+        if by_element:
+            noise = noise_floor.measured(self._program, given, {n for n in nodes if names[n] in got}, finest)
         record(self._program, given, [], watch)
         return culprits[0] if culprits else None
 

@@ -29,15 +29,22 @@ class Recording:
 
 class _Recorder(torch.fx.Interpreter):  # type: ignore[misc]  # torch is untyped here
     def __init__(
-        self, module: torch.fx.GraphModule, sites: frozenset[str], watch: Callable[[str, Any], None] | None
+        self,
+        module: torch.fx.GraphModule,
+        sites: frozenset[str],
+        watch: Callable[[str, Any], None] | None,
+        change: Callable[[Any], Any] | None,
     ) -> None:
         super().__init__(module)
+        self._change = change
         self._sites = sites
         self._watch = watch
         self.found: dict[str, SiteRecord] = {}
 
     def run_node(self, n: torch.fx.Node) -> Any:
         result = super().run_node(n)
+        if self._change is not None and n.op != "output":
+            result = self._change(result)
         if n.name in self._sites:
             inputs = tuple(self.env[arg] for arg in n.args)
             outputs = result if isinstance(result, tuple) else (result,)
@@ -52,6 +59,7 @@ def record(
     inputs: Sequence[torch.Tensor],
     sites: Sequence[str],
     watch: Callable[[str, Any], None] | None = None,
+    change: Callable[[Any], Any] | None = None,
 ) -> Recording:
     """Run a decomposed or carved program.
 
@@ -60,12 +68,13 @@ def record(
         inputs: Its user inputs, in order.
         sites: Names of the FX nodes whose tensors to keep.
         watch: Called with the name and result of every node.
+        change: Gives what goes on in the place of each result.
     """
     lifted = torch_adapter.lifted_tensors(program)
     given = iter(inputs)
     placeholders = [node.name for node in program.graph_module.graph.nodes if node.op == "placeholder"]
     feeds = [lifted[name][1] if name in lifted else next(given) for name in placeholders]
-    recorder = _Recorder(program.graph_module, frozenset(sites), watch)
+    recorder = _Recorder(program.graph_module, frozenset(sites), watch, change)
     with torch.no_grad():
         results = recorder.run(*feeds)
     skipped = len(program.graph_signature.output_specs) - len(torch_adapter.user_output_names(program))

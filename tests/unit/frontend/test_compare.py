@@ -134,3 +134,86 @@ def test_an_evaluator_that_loads_but_does_not_run_is_passed_over(run_prepare, mo
     monkeypatch.setattr(compare, "_EVALUATORS", (("onnxruntime", broken), ("onnx.reference", compare._OnnxReference)))
     report, _ = run_prepare(EXAMPLES / "fold" / "model.py", samples=1)
     assert report.evaluator == "onnx.reference"
+
+
+# ---- small elements beside large ones ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trusting(monkeypatch):
+    """Let torch's own translation of erfcx be used: 0 or NaN for a large argument."""
+    from ytk_client.frontend import torch_adapter, translations
+
+    monkeypatch.setattr(translations, "DISTRUSTED", ())
+    # A registry of its own: others have put theirs into the one of the process.
+    registry = torch_adapter.torchlib_registry.__wrapped__()
+    monkeypatch.setattr(torch_adapter, "torchlib_registry", lambda: registry)
+
+
+SPREAD = (
+    "class Model(nn.Module):\n    def forward(self, x):\n        return {}\n"
+    "def get_fwd_args():\n    return (torch.linspace(-8, 9, 64).view(4, 16),)\n"
+)
+
+
+@pytest.mark.usefixtures("trusting")
+def test_a_small_wrong_element_beside_a_huge_one_is_seen(run_prepare):
+    report, _ = run_prepare(SPREAD.format("torch.special.erfcx(x)"), profile="onnxruntime", samples=1)
+    [candidate] = report.candidates
+    assert candidate.reason == "numerics"
+    assert candidate.aten_op == "aten::special_erfcx"
+    assert "further off than rounding explains" in candidate.unsupported_reason
+
+
+@pytest.mark.parametrize(
+    "amount",
+    [1e-3, 0.05],
+)
+def test_a_seeded_fault_that_is_small_beside_the_largest_element_is_seen(run_prepare, monkeypatch, amount):
+    """One weight of one channel, beside others whose values are in the hundred thousands."""
+    source = """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(64, 64)
+                with torch.no_grad():
+                    self.layer.weight[2:] *= 1e5
+            def forward(self, x):
+                return self.layer(x)
+
+        def get_fwd_args():
+            return (torch.randn(16, 64),)
+        """
+    report, _ = run_prepare(source)
+    assert report.rows == ()
+    spoil(monkeypatch, "layer.weight", amount)
+    with pytest.raises(UserError) as caught:
+        run_prepare(source)
+    assert caught.value.code == "export_differs"
+    assert "further off than rounding explains" in caught.value.message
+    assert "'layer'" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # Long sums that cancel, in many layers, at a scale of thousands.
+        "        for w in self.w:\n            x = x @ w\n        return x",
+        # Small differences of large numbers: all that is left is rounding.
+        "        return (x * 1e4 + self.w[0][:4]) - x * 1e4, torch.cat([x * 1e4, (x + 1) ** 2 - x * x - 2 * x])",
+        "        return torch.cumsum(x @ self.w[0] * 300, 1), (x * 100).softmax(1).log(), torch.logsumexp(x * 300, 1)",
+        "        return F.layer_norm(x * 1e3 + 1e4, (512,)) * 50, torch.exp(x * 9), torch.linalg.vector_norm(x, dim=1) * 1e3",
+        "        return torch.erf(x) * 30, torch.tan(x * 3), F.gelu(x * 40), torch.sin(x * 1e3) * 99, x.var(1) * 1e3, F.silu(x * 99)",
+        "        return (x.half() @ self.w[0].half() * 30).float(), torch.special.expm1(x * 5), torch.asinh(x * 1e3)",
+    ],
+)
+def test_rounding_is_no_difference(run_prepare, body):
+    report, _ = run_prepare(
+        "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.w = nn.ParameterList([torch.randn(512, 512) * 0.1 for _ in range(4)])\n"
+        f"    def forward(self, x):\n{body}\n"
+        "def get_fwd_args():\n    return (torch.randn(4, 512),)\n",
+        samples=3,
+        profile="onnxruntime",
+    )
+    assert report.rows == ()
