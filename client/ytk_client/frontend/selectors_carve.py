@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -165,6 +165,8 @@ class _Worker:
         return _Site(match, nodes, inputs, outputs, ports[: len(inputs)], form, dims)
 
     def _carve_family(self, sites: Sequence[_Site], name: str) -> None:
+        # Anew: what entered or left a site may have been another, which is a placeholder by now.
+        sites = [self._fresh(site) for site in sites]
         first = sites[0]
         explained = unify([site.form for site in sites], [site.dims for site in sites], _ranks(first)) or {}
         body = self._body(first)
@@ -191,12 +193,16 @@ class _Worker:
         region.selector = selector.text
         for site in sites:
             scope = (site.match.scope.module_path, site.match.scope.kind)
-            # Anew: what entered this site may have been the output of another, which is a placeholder's by now.
-            outside, outputs = _borders(site.nodes)
-            inputs = [node for node in outside if not self._is_baked(site.match, node)]
+            # And again: the sites of one family may follow each other.
+            fresh = self._fresh(site)
             self._carver.place(
-                region, site.nodes, inputs, outputs, _head(site.nodes), scope=scope, names=site.match.names
+                region, site.nodes, fresh.inputs, fresh.outputs, _head(site.nodes), scope=scope, names=site.match.names
             )
+
+    def _fresh(self, site: _Site) -> _Site:
+        outside, outputs = _borders(site.nodes)
+        inputs = [node for node in outside if not self._is_baked(site.match, node)]
+        return replace(site, inputs=inputs, outputs=outputs)
 
     def _is_baked(self, match: Match, node: torch.fx.Node) -> bool:
         return match.selector.lift is Lift.NONE and node.name in self._lifted

@@ -266,3 +266,31 @@ def test_folding_every_kind_of_convolution():
     carved = Carved(Convs(), (torch.randn(1, 4, 5, 5),), "n::A=Convs@lift=fold_conv_bn_seq").check()
     assert carved.ops("A") == ["convolution", "conv2d", "conv2d"]
     assert len(carved.regions["A"].sites[0].inputs) == 7
+
+
+def test_sites_of_several_families_that_follow_each_other():
+    class Block(nn.Module):
+        def __init__(self, groups: int):
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 3, padding=1, groups=groups)
+
+        def forward(self, x):
+            return self.conv(x).relu()
+
+    class Chain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            # Each family's sites come between those of the other.
+            self.blocks = nn.Sequential(*(Block(groups) for groups in (1, 4, 1, 4, 2)))
+
+        def forward(self, x):
+            return self.blocks(x) + 1
+
+    args = (torch.randn(1, 4, 5, 5),)
+    module = Chain().eval()
+    carved = Carved(module, args, "yasp::B=Block").check()
+    assert {name: len(region.sites) for name, region in carved.regions.items()} == {"B": 2, "B_1": 2, "B_2": 1}
+    # Constants of the region instead of inputs: then each site is a family of its own.
+    baked = Carved(module, args, "yasp::B=Block@lift=none").check()
+    assert len(baked.regions) == 5
+    assert all(len(region.sites[0].inputs) == 1 for region in baked.regions.values())
