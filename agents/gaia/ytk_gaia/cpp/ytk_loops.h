@@ -173,8 +173,8 @@ YTK_REAL1(op_trunc, std::trunc(x))
 
 // ---- the same without a call, for vector lanes ----------------------------------------------------------------------
 // A libm call ends vectorisation. These are polynomials (least-squares fits, coefficients rounded to float) with selects
-// instead of branches, within 2 ulp of the exact value over all floats (the logistic function: where exp(-x) is finite); NaN
-// and infinities as libm has them. Doubles go to libm.
+// instead of branches, within 2 ulp of the exact value over all floats unless stated (the logistic function: where exp(-x) is
+// finite); NaN and infinities as libm has them. Doubles go to libm.
 YTK_INLINE float vec_exp(float x) {
   // Beyond these the result is infinity or zero anyway. A NaN passes both selects and is put back at the end.
   const float low = x < -104.0f ? -104.0f : x, y = low > 89.0f ? 89.0f : low, safe = y == y ? y : 0.0f;
@@ -205,27 +205,22 @@ YTK_INLINE float vec_tanh(float x) {
   return a < 0.625f ? near : (x == x ? far : x);
 }
 YTK_INLINE float vec_sigmoid(float x) { return 1.0f / (1.0f + vec_exp(-x)); }
+// A rational function of degree 11 over 10: within 6 ulp (3.7e-7), a third of the work of two branches within 2 ulp.
 YTK_INLINE float vec_erf(float x) {
-  const float a = std::fabs(x), s = x * x, t = a > 4.2f ? 4.2f : a;
-  float p = 8.538837573723868e-05f;
-  p = p * s + -0.0008181926677934825f;
-  p = p * s + 0.005204435903578997f;
-  p = p * s + -0.026860753074288368f;
-  p = p * s + 0.11283719539642334f;
-  p = p * s + -0.37612634897232056f;
-  p = p * s + 0.12837916612625122f;
-  const float near = x + x * p;
-  float q = -1.2357811556285014e-06f;  // log(erfc(t))
-  q = q * t + -4.452404482435668e-06f;
-  q = q * t + 0.00033850205363705754f;
-  q = q * t + -0.003861588193103671f;
-  q = q * t + 0.024508673697710037f;
-  q = q * t + -0.10752449929714203f;
-  q = q * t + -0.6339194178581238f;
-  q = q * t + -1.1292718648910522f;
-  q = q * t + 0.0001303956232732162f;
-  const float far = std::copysign(1.0f - vec_exp(q), x);
-  return a < 0.9f ? near : (x == x ? far : x);
+  const float low = x < -3.95f ? -3.95f : x, t = low > 3.95f ? 3.95f : low, s = t * t;
+  float p = 2.025994945142884e-06f;
+  p = p * s + 0.0002846821735147387f;
+  p = p * s + 0.0038078222423791885f;
+  p = p * s + 0.05287439003586769f;
+  p = p * s + 0.1915421187877655f;
+  p = p * s + 1.1283791065216064f;
+  float q = 3.783241845667362e-05f;
+  q = q * s + 0.0011706477962434292f;
+  q = q * s + 0.015054401941597462f;
+  q = q * s + 0.11455626040697098f;
+  q = q * s + 0.5030824542045593f;
+  q = q * s + 1.0f;
+  return t * p / q;
 }
 #define YTK_VECTOR1(name)                       \
   YTK_INLINE double vec_##name(double x) {      \

@@ -217,10 +217,9 @@ def lower_unrolled(
         for condition in (c for _, conditions in steps for c in conditions):
             mask = condition if mask is None else ops.logical_and(mask, condition)
 
-        def product() -> Any:
-            return ops.mul(load_x(source), load_weight(weight_index))
-
-        return product() if mask is None else ops.masked(mask, product, 0.0)
+        # The weight stands outside the mask: it always exists, and lanes share it.
+        value = load_x(source) if mask is None else ops.masked(mask, lambda: load_x(source), 0.0)
+        return ops.mul(value, load_weight(weight_index))
 
     def body(index: Any) -> Any:
         total = None
@@ -232,3 +231,28 @@ def lower_unrolled(
     ranges = _ranges(geometry, x, batched=batched)
     result = inductor.pointwise(x.get_device(), x.get_dtype(), ranges, body, realize=False)
     return _with_bias(result, bias, geometry)
+
+
+def lower_padded(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Any:
+    """Lower a depthwise ``aten.convolution`` as :func:`lower_unrolled` over a padded copy of its input: no term has a mask.
+
+    With the rows of both fused, the copy is one channel that stays in the cache.
+    """
+    arguments = (weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    geometry = _geometry(x, weight, stride, padding, dilation, transposed, output_padding, groups)
+    if transposed or geometry.in_channels_per_group != 1 or not any(geometry.padding):
+        return lower_unrolled(x, *arguments)
+    around = [p for amount in reversed(geometry.padding) for p in (amount, amount)]
+    padded = inductor.lowerings[aten.constant_pad_nd.default](x, around, 0.0)
+    padded.realize()
+    return lower_unrolled(padded, weight, bias, stride, [0] * len(geometry.kernel), *arguments[4:])

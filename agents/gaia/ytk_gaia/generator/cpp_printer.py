@@ -45,6 +45,12 @@ class CppLoopPrinter(loop_printer.LoopPrinter):
         return printable_operations()
 
 
-def print_nest(operation: Any, pointer_of: Callable[[str], str], dtype_of: Callable[[str], Any]) -> Nest:
-    """Print one computed buffer as C++; see :func:`ytk_gaia.generator.loop_printer.print_nest`."""
-    return loop_printer.print_nest(CppLoopPrinter, operation, pointer_of, dtype_of)
+def print_rows(
+    operation: Any,
+    pointer_of: Callable[[str], str],
+    dtype_of: Callable[[str], Any],
+    outer: int,
+    jams: tuple[int, ...] = (),
+) -> Nest | None:
+    """Print one computed buffer with its first loops outside; see :func:`ytk_gaia.generator.loop_printer.print_rows`."""
+    return loop_printer.print_rows(CppLoopPrinter, operation, pointer_of, dtype_of, outer, jams)

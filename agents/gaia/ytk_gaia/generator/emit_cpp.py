@@ -12,7 +12,7 @@ import torch
 from ytk_core.dtypes import ONNX_NUMBER
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator.border import Border, EmittedKernel
-from ytk_gaia.generator.cpp_printer import print_nest
+from ytk_gaia.generator.cpp_printer import print_rows
 from ytk_gaia.generator.index_printer import STORAGE_TYPE, c_type, print_index
 from ytk_gaia.generator.launcher_text import (
     CHECK,
@@ -24,21 +24,49 @@ from ytk_gaia.generator.launcher_text import (
     indented,
 )
 from ytk_gaia.generator.lowering import LoweredRegion, static_int
-from ytk_gaia.generator.memory_plan import ALIGNMENT, Places, Plan, aligned, find_results, needed, place_buffers
+from ytk_gaia.generator.memory_plan import ALIGNMENT, Places, Plan, aligned, find_results, needed, place_steps
 from ytk_gaia.generator.nest import Nest, NestKind
-from ytk_gaia.generator.schedules import Dynamic, Schedule, extent_text, print_loops, product_text
+from ytk_gaia.generator.print_loops import print_loops, print_shared_rows
+from ytk_gaia.generator.row_buffers import RowBuffers
+from ytk_gaia.generator.row_fusion import Fuser, Group
+from ytk_gaia.generator.schedules import Dynamic, Schedule, extent_text, product_text
 
 
-def _print_nests(plan: Plan) -> list[Nest]:
+def _print_nests(plan: Plan, schedule: Schedule) -> list[Nest]:
     nests = []
     with inductor.V.set_graph_handler(plan.graph):
         for op in plan.graph.operations:
             if isinstance(op, inductor.ir.NopKernel) or 0 in plan.extents(op.get_size()):
                 continue  # nothing to compute; Inductor's value ranges do not take an empty loop
-            nest = print_nest(op, plan.pointer, plan.dtype)
+            nest = print_rows(op, plan.pointer, plan.dtype, 1, _jams(schedule))
+            assert nest is not None  # every nest has one iteration outside its loops
             nest.sizes, nest.reduced = plan.extents(nest.sizes), plan.extents(nest.reduced)
             nests.append(nest)
     return nests
+
+
+def _jams(schedule: Schedule) -> tuple[int, ...]:
+    return (schedule.jam,) if schedule.jam > 1 else ()
+
+
+def _groups(plan: Plan, nests: Sequence[Nest], schedule: Schedule) -> list[Group]:
+    """Let nests share their outer loops where the schedule says so."""
+    if not schedule.fuse or len(nests) < 2:
+        return [Group(1, (nest,)) for nest in nests]
+    operations = {op.get_name(): op for op in plan.graph.operations}
+
+    def printed(number: int, rows: int) -> Nest | None:
+        nest = print_rows(operations[nests[number].buffer], plan.pointer, plan.dtype, rows, _jams(schedule))
+        if nest is not None:
+            nest.sizes, nest.reduced = plan.extents(nest.sizes), plan.extents(nest.reduced)
+        return nest
+
+    def span(root: str) -> int | None:
+        found = plan.extent(plan.storage[root][0]) if root in plan.storage else None
+        return None if isinstance(found, Dynamic) else found
+
+    with inductor.V.set_graph_handler(plan.graph):
+        return Fuser(printed, plan.root, span, plan.offset).groups(nests)
 
 
 def _checks(plan: Plan, border: Border, guards: Sequence[Any], places: Places, per_thread: str) -> list[str]:
@@ -101,7 +129,7 @@ def _declarations(
             base, offset = pending.pop(name)
             if plan.root(name) in roots:
                 c = c_type(plan.dtypes[name], STORAGE_TYPE)
-                lines.append(f"{c}* const {plan.pointers[name]} = {plan.pointer(base)} + {offset};")
+                lines.append(f"{c}* const {plan.pointers[name]} = {plan.pointer(base)} + {extent_text(plan.extent(offset))};")
     return lines
 
 
@@ -135,13 +163,22 @@ def emit(region: LoweredRegion, border: Border, schedule: Schedule) -> EmittedKe
     plan = Plan(region, border)
     in_place, copies = find_results(plan, border)
     outputs = [*in_place, *(name for _, name, _ in copies)]
-    nests = needed(plan, _print_nests(plan), outputs)
-    places = place_buffers(plan, nests, set(in_place))
+    nests = needed(plan, _print_nests(plan, schedule), outputs)
+    groups = _groups(plan, nests, schedule)
+    rows = RowBuffers(plan, groups, {plan.root(name) for name in outputs})
+    places = place_steps(plan, [group.nests for group in groups], {*in_place, *rows.roots})
     scratch_bytes, scratch = _sort_scratch(nests)
+    if rows.bytes:
+        scratch_bytes, scratch = scratch_bytes + rows.bytes, f"{rows.bytes} + {scratch or 0}"
+    mine = f"workspace + {places.end} + ytk::thread_number() * (int64_t)({scratch})"
     roots = {plan.root(n) for nest in nests for n in (*nest.reads, *nest.writes)} & plan.storage.keys()
-    body = _declarations(plan, border, roots, in_place, places.offsets)
-    for nest in nests:
-        body += print_loops(nest, schedule, places.end)
+    body = _declarations(plan, border, roots - rows.roots, in_place, places.offsets)
+    for group in groups:
+        if group.rows > 1:
+            declared = rows.declarations(group, mine)
+            body += print_shared_rows(group.nests, group.rows, schedule, f"{mine} + {rows.bytes}", declared)
+        else:
+            body += print_loops(group.nests[0], schedule, f"{mine} + {rows.bytes}")
     for index, name, layout in copies:
         body += _copy_out(plan, index, plan.pointer(name), layout)
     constants = [baked_constant(plan.pointers[name], tensor) for name, tensor in plan.graph.constants.items()]

@@ -210,6 +210,13 @@ def fixed_extent(graph: Any, expression: Any) -> Any:
     return graph.sizevars.simplify(sympy.sympify(expression))
 
 
+def simplify_index(expression: Any, ranges: Mapping[Any, Any]) -> Any:
+    """Simplify divisions and remainders by the extents of loop variables; needs a current graph (``V``)."""
+    if not expression.has(FloorDiv, ModularIndexing):
+        return expression
+    return V.graph.sizevars.simplify_with_ranges(sympy.expand(expression), dict(ranges))
+
+
 def run_graph(
     module: torch.fx.GraphModule,
     example_inputs: list[Any],

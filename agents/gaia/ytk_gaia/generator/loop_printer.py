@@ -17,8 +17,10 @@ import torch
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator.index_printer import STORAGE_TYPE, c_type, print_index
 from ytk_gaia.generator.index_split import Split, find_interior
+from ytk_gaia.generator.loop_shape import LoopShape, composed, count, divisions, find_shape
 from ytk_gaia.generator.lowering import CannotLowerError
-from ytk_gaia.generator.nest import Nest, NestKind, SortKeys, StateVariable, loop_variables, reduction_variables
+from ytk_gaia.generator.nest import Jam, Nest, NestKind, SortKeys, StateVariable, loop_variables, reduction_variables
+from ytk_gaia.generator.statement_order import by_load
 
 _JOINS = frozenset({"", "add", "mul", "maximum", "minimum"})
 """How a scatter joins a value with the element that it lands on."""
@@ -45,6 +47,7 @@ class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc]  # torch carri
         pointer_of: Inductor's buffer name to the C++ pointer of its storage.
         dtype_of: Inductor's buffer name to torch dtype.
         assumed: Conditions (expressions that are not negative) that hold wherever this text will run.
+        from_pointers: Whether reads are written as constant offsets from named pointers: reads of several rows then share them.
     """
 
     math_scope: ClassVar[str] = "std::"
@@ -61,8 +64,11 @@ class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc]  # torch carri
         pointer_of: Callable[[str], str],
         dtype_of: Callable[[str], Any],
         assumed: frozenset[Any] = frozenset(),
+        *,
+        from_pointers: bool = False,
     ) -> None:
         self._assumed = assumed
+        self._from_pointers = from_pointers
         self._integers: dict[str, Any] = {}
         self._conditions: dict[str, frozenset[Any]] = {}
         self.masks: set[Any] = set()
@@ -78,6 +84,9 @@ class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc]  # torch carri
         for size, variable in zip(nest.reduced, reduction_variables(len(nest.reduced)), strict=True):
             linear = linear * size + variable
         self._reduced_position = print_index(linear)
+        self._ranges = {v: sympy.sympify(n) for v, n in zip(loop_variables(len(nest.sizes)), nest.sizes, strict=True)}
+        for size, variable in zip(nest.reduced, reduction_variables(len(nest.reduced)), strict=True):
+            self._ranges[variable] = sympy.sympify(size)
 
     # ---- statements --------------------------------------------------------------------------------------------------
 
@@ -87,6 +96,12 @@ class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc]  # torch carri
 
     def _say(self, statement: str) -> None:
         self._blocks[-1].append(statement)
+
+    def _index(self, expression: Any) -> Any:
+        """Simplify an index expression by what the loops' extents say, and remember it."""
+        found = inductor.simplify_index(sympy.sympify(expression), self._ranges)
+        self._nest.indices.append(found)
+        return found
 
     def _let(self, expression: str) -> str:
         for known in reversed(self._known):
@@ -143,9 +158,10 @@ class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc]  # torch carri
 
     def index_expr(self, expr: Any, dtype: Any) -> str:
         """Print an index as a value."""
+        expr = self._index(expr)
         name = self._let(f"({c_type(dtype)})({print_index(expr)})")
         if dtype is torch.int64:
-            self._integers[name] = sympy.sympify(expr)
+            self._integers[name] = expr
         return name
 
     def _comparison(self, operation: str, a: Any, b: Any, difference: Callable[[Any, Any], Any]) -> str:
@@ -244,7 +260,13 @@ class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc]  # torch carri
     def load(self, name: str, index: Any) -> str:
         """Read one element of a buffer."""
         self._nest.reads.add(name)
-        return self._let(f"ytk::load({self._pointer_of(name)}[{print_index(index)}])")
+        index = self._index(index)
+        self._nest.loads.append((name, index))
+        if not self._from_pointers:
+            return self._let(f"ytk::load({self._pointer_of(name)}[{print_index(index)}])")
+        offset, rest = sympy.expand(index).as_coeff_Add()
+        start = self._let(f"{self._pointer_of(name)} + ({print_index(rest)})")
+        return self._let(f"ytk::load({start}[{print_index(offset)}])")
 
     def indirect_indexing(self, var: str, size: Any, check: bool = True, wrap_neg: bool = True) -> Any:
         """Turn a computed value into an index.
@@ -269,6 +291,8 @@ class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc]  # torch carri
         if join not in _JOINS:
             raise CannotLowerError([f"store mode {mode}"])
         self._nest.writes.add(name)
+        index = self._index(index)
+        self._nest.stores.append((name, index))
         target = f"{self._pointer_of(name)}[{print_index(index)}]"
         if mode is None:
             self._say(f"ytk::store({target}, {value});")
@@ -286,6 +310,8 @@ class LoopPrinter(inductor.DefaultHandler):  # type: ignore[misc]  # torch carri
     def store_reduction(self, name: str, index: Any, value: str) -> None:
         """Write the result of a reduction after its loops."""
         self._nest.writes.add(name)
+        index = self._index(index)
+        self._nest.stores.append((name, index))
         self._nest.epilogue.append(f"ytk::store({self._pointer_of(name)}[{print_index(index)}], {value});")
 
     # ---- reductions, scans, sorts ------------------------------------------------------------------------------------
@@ -377,22 +403,75 @@ def print_nest(
     Raises:
         CannotLowerError: The body holds something that has no C++ form.
     """
-    (sizes, reduced), body = operation.simplify_and_reorder()
-    variables = loop_variables(len(sizes))
+    nest = print_rows(printer_type, operation, pointer_of, dtype_of, 1)
+    assert nest is not None  # every nest has one iteration outside its loops
+    return nest
 
-    def printed(assumed: frozenset[Any]) -> tuple[Nest, LoopPrinter]:
-        nest = Nest(operation.get_name(), list(sizes), list(reduced))
+
+def print_rows(
+    printer_type: type[LoopPrinter],
+    operation: Any,
+    pointer_of: Callable[[str], str],
+    dtype_of: Callable[[str], Any],
+    outer: int,
+    jams: tuple[int, ...] = (),
+) -> Nest | None:
+    """Print a nest whose first loops, which the caller will run, have ``outer`` iterations together.
+
+    Args:
+        printer_type: See :func:`print_nest`; so the next three.
+        operation: Inductor's ``ComputedBuffer``.
+        pointer_of: Buffer name to C++ pointer.
+        dtype_of: Buffer name to torch dtype.
+        outer: Iterations outside.
+        jams: Numbers of rows to print side by side where that saves loads.
+
+    Returns:
+        None where no loop can be cut so.
+    """
+    (sizes, reduced), body = operation.simplify_and_reorder()
+
+    def printed(shape: LoopShape, assumed: frozenset[Any] = frozenset()) -> tuple[Nest, LoopPrinter]:
+        nest = Nest(operation.get_name(), shape.loops, shape.reduced_loops)
         printer = printer_type(nest, pointer_of, dtype_of, assumed)
+        index = composed(shape.sizes, loop_variables(len(nest.sizes)))
+        reduced_index = composed(shape.reduced, reduction_variables(len(nest.reduced)))
         with inductor.V.set_ops_handler(printer):
-            body(variables, reduction_variables(len(reduced)))
+            body(index, reduced_index)
         return nest, printer
 
-    nest, printer = printed(frozenset())
-    interior = find_interior(printer.masks, variables, sizes[-1]) if sizes else None
+    shape = LoopShape.whole(sizes, reduced)
+    nest, printer = printed(shape)
+    cut = find_shape(nest.indices, loop_variables(len(sizes)), sizes, reduction_variables(len(reduced)), reduced)
+    if outer > 1:
+        lined_up = cut.cut_at(outer)
+        if lined_up is None:
+            return None
+        cut = lined_up
+    if cut != shape:
+        other, other_printer = printed(cut)
+        if outer > 1 or divisions(other.indices) < divisions(nest.indices):
+            shape, nest, printer = cut, other, other_printer
+    while outer > 1 and count(nest.sizes[: nest.outer]) < outer:
+        nest.outer += 1
+    variables = loop_variables(len(nest.sizes))
+    interior = find_interior(printer.masks, variables, nest.sizes[-1]) if nest.inner else None
     if interior is not None and nest.kind is NestKind.POINTWISE:
         inside = " && ".join(sorted(f"({print_index(c)} >= 0)" for c in interior.outer)) or "true"
         assumed = (interior.inner | interior.outer, interior.inner, interior.outer)
-        nest.split = Split(interior, inside, *(printed(conditions)[0].body for conditions in assumed))
+        nest.split = Split(interior, inside, *(printed(shape, conditions)[0].body for conditions in assumed))
     if isinstance(operation.layout, inductor.ir.MutationLayoutSHOULDREMOVE):
         nest.kind = NestKind.SCATTER
+    for rows in jams if nest.kind is NestKind.POINTWISE and not printer.masks else ():
+        if len(nest.inner) < 2 or not nest.sizes[-2].is_Integer or nest.sizes[-2] < rows:
+            continue
+        jam = Nest(operation.get_name(), shape.loops, shape.reduced_loops)
+        side_by_side = printer_type(jam, pointer_of, dtype_of, from_pointers=True)
+        with inductor.V.set_ops_handler(side_by_side):
+            for k in range(rows):
+                row = [*variables[:-2], variables[-2] + k, variables[-1]]
+                body(composed(shape.sizes, row), [])
+        one, together = (sum("ytk::load(" in line for line in lines) for lines in (nest.body, jam.body))
+        if together < rows * one:
+            nest.jams[rows] = Jam(rows, by_load(jam.body))
     return nest

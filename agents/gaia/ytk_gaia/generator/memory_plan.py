@@ -67,7 +67,8 @@ class Plan:
         """Dynamic extent to the input, axis and captured value that define it."""
         self.equalities: list[tuple[str, Any]] = []
         """Dims that have to be what another dim says, as C++ text and expression."""
-        self.views: dict[str, tuple[str, int]] = {}
+        self.views: dict[str, tuple[str, Any]] = {}
+        """View to its base and the element of it where the view begins; an expression where earlier parts are dynamic."""
         self._inputs(region, border)
         self._buffers()
 
@@ -130,7 +131,7 @@ class Plan:
                 self.storage[name] = (_span(layout), layout.dtype)
         for name, layout in pending:
             view = layout.view
-            self.views[name] = (view.get_name(), static_int(view.get_layout().offset))
+            self.views[name] = (view.get_name(), sympy.sympify(view.get_layout().offset))
 
     def root(self, name: str) -> str:
         """Give the buffer that owns the memory of ``name``."""
@@ -141,6 +142,15 @@ class Plan:
                 return name
             name = following
         raise CannotLowerError([f"cyclic alias of {name}"])
+
+    def offset(self, name: str) -> int:
+        """Give the element of its root at which a buffer starts; views have no view of their own as root."""
+        found = sympy.Integer(0)
+        name = self._named(name)
+        while name in self.views:
+            base, offset = self.views[name]
+            found, name = found + offset, self._named(base)
+        return self.extent(found)
 
     def _named(self, name: str) -> str:
         """Resolve mutation aliases, but not views, which have a pointer of their own."""
@@ -200,23 +210,28 @@ def _place_dynamic(plan: Plan, roots: Sequence[str]) -> Places:
 
 
 def place_buffers(plan: Plan, nests: Sequence[Nest], taken: set[str]) -> Places:
+    """Place the buffers of nests that run one after the other; see :func:`place_steps`."""
+    return place_steps(plan, [(nest,) for nest in nests], taken)
+
+
+def place_steps(plan: Plan, steps: Sequence[Sequence[Nest]], taken: set[str]) -> Places:
     """Give each intermediate buffer an offset in the workspace; buffers that never live together may share memory.
 
     Args:
         plan: Sizes and aliases.
-        nests: In execution order.
+        steps: Nests in execution order; those of one step run at the same time as far as their buffers are concerned.
         taken: Roots that live elsewhere (outputs written in place).
     """
     first: dict[str, int] = {}
     last: dict[str, int] = {}
-    for step, nest in enumerate(nests):
-        for name in (*nest.writes, *nest.reads):
+    for step, nests in enumerate(steps):
+        for name in (name for nest in nests for name in (*nest.writes, *nest.reads)):
             root = plan.root(name)
             first.setdefault(root, step)
             last[root] = step
     for output in plan.graph.graph_outputs:
         if hasattr(output, "get_name") and plan.root(output.get_name()) in first:
-            last[plan.root(output.get_name())] = len(nests)
+            last[plan.root(output.get_name())] = len(steps)
     placed: list[tuple[int, int, str]] = []
     offsets: dict[str, int] = {}
     roots = sorted((r for r in first if r in plan.storage and r not in taken), key=lambda r: first[r])

@@ -54,6 +54,14 @@ class SortKeys:
         return f"ytk::sort_pair<{self.key_type}, {self.index_type}>"
 
 
+@dataclass(frozen=True)
+class Jam:
+    """Several rows of a pointwise nest in one body: ``rows`` of them from the variable of the loop before the last."""
+
+    rows: int
+    body: list[str]
+
+
 @dataclass
 class Nest:
     """One printed loop nest: sizes, and statements that speak of ``i<k>`` and ``r<k>``."""
@@ -69,6 +77,21 @@ class Nest:
     writes: set[str] = field(default_factory=set)
     sort: SortKeys | None = None
     split: Split | None = None
+    jams: dict[int, Jam] = field(default_factory=dict)
+    """By number of rows; only where rows have loads in common."""
+    outer: int = 0
+    """How many of the first loops someone else runs: ``sizes[:outer]``."""
+    loads: list[tuple[str, Any]] = field(default_factory=list)
+    """Buffer and index of every read; an index with a computed value in it says no more than that."""
+    stores: list[tuple[str, Any]] = field(default_factory=list)
+    indices: list[Any] = field(default_factory=list)
+    """Every index expression of the body."""
+
+    @property
+    def inner(self) -> list[tuple[int, Any]]:
+        """Number and extent of the loops that the nest runs itself."""
+        return list(enumerate(self.sizes))[self.outer :]
+
     targets: list[Any] = field(default_factory=list)
     """Where a scatter writes: index expressions over loop variables and values computed in the body."""
     bounds: dict[str, Any] = field(default_factory=dict)

@@ -81,6 +81,12 @@ class Templates:
                 lowerings={aten.convolution.default: convolution.lower_unrolled},
                 options=inductor.RECOMPUTE_OPTIONS,
             )
+            yield LoweringPlan(
+                "padded-taps",
+                self.name,
+                lowerings={aten.convolution.default: convolution.lower_padded},
+                options=inductor.RECOMPUTE_OPTIONS,
+            )
 
 
 REGISTRY: dict[str, Strategy] = {strategy.name: strategy for strategy in (Loops(), Rewrites(), Templates())}
