@@ -71,9 +71,17 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-@functools.cache
 def torchlib_registry() -> Any:
-    """Give the exporter's registry of aten translations, built once per process (0.5 CPU s each time otherwise)."""
+    """Give the exporter's registry of aten translations, built once per process (0.5 CPU s each time otherwise).
+
+    Once more where a model has brought torch's quantized operators meanwhile: the registry has the operators that torch
+    knows when it is built.
+    """
+    return _registry(hasattr(torch.ops.quantized_decomposed, "quantize_per_tensor"))
+
+
+@functools.cache
+def _registry(_has_quantized: bool) -> Any:
     with quiet():
         registry = _registration.ONNXRegistry.from_torchlib()
     for target in translations.DISTRUSTED:

@@ -146,7 +146,7 @@ def trusting(monkeypatch):
 
     monkeypatch.setattr(translations, "DISTRUSTED", ())
     # A registry of its own: others have put theirs into the one of the process.
-    registry = torch_adapter.torchlib_registry.__wrapped__()
+    registry = torch_adapter._registry.__wrapped__(False)
     monkeypatch.setattr(torch_adapter, "torchlib_registry", lambda: registry)
 
 
