@@ -22,6 +22,7 @@ from ytk_client.inspection.onnx_rules import (
 )
 from ytk_client.inspection.request import Request
 from ytk_client.inspection.second_opinion import ask_parser, opinion_findings, opinion_rows, opinion_table
+from ytk_core.catalogue.contract import NAMESPACE as CATALOGUE
 from ytk_core.node_contracts import NodeContract, node_contracts_from_onnx
 
 _TOP_OPERATORS = 40
@@ -127,8 +128,11 @@ def _plugin_findings(contracts: list[NodeContract], request: Request) -> list[Fi
                 severity=Severity.NOTE,
                 node=node.node_name,
                 op=f"{node.namespace}::{node.name}",
-                message=f"needs the plugin {node.namespace}::{node.name} version {node.version}",
-                fix=f"ytk embedded build-plugin --plugin-name {node.name} ...; check it with --custom-plugin here",
+                message=f"needs the plugin {node.namespace}::{node.name} version {node.version}"
+                + (", which we ship" if node.namespace == CATALOGUE else ""),
+                fix="Nothing: `ytk embedded compile` builds it."
+                if node.namespace == CATALOGUE
+                else f"ytk embedded build-plugin --plugin-name {node.name} ...; check it with --custom-plugin here",
             )
             for node in {contract.identity: contract for contract in contracts}.values()
             if "plugin_namespace" in node.attributes

@@ -1,7 +1,7 @@
 """The plugins we ship: what models need and no engine has, with kernels for CPUs and for TensorRT.
 
 ``prepare`` puts a node of :data:`NAMESPACE` where a model needs one, ``compile`` builds the plugin from here. Decision
-0008 says why the catalogue lies in this package.
+0010 says why the catalogue lies in this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The shipped plugins, one contract each. What they compute: docs/catalogue.md."""
+"""The shipped plugins, one contract each. What they compute: docs/catalogue/."""
 
 from __future__ import annotations
 

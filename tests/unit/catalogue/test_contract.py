@@ -72,6 +72,15 @@ def test_every_kernel_file_is_used_and_exists():
     assert all(kernel_text(name).endswith("\n") for name in used)
 
 
+def test_every_plugin_has_a_page_with_its_attributes():
+    pages = [path.read_text(encoding="utf-8") for path in (KERNELS.parents[3] / "docs/catalogue").glob("*.md")]
+    table = next(page for page in pages if page.startswith("# The plugins we ship"))
+    for entry in ENTRIES:
+        assert f"`{entry.name}`" in table
+        own = [page for page in pages if page is not table and f"`{entry.name}`" in page]
+        assert any(all(f"`{name}`" in page for name in (*entry.ints, *entry.floats)) for page in own), entry.name
+
+
 class TestBundles:
     def test_one_for_all_nodes_of_a_name(self):
         nodes = [node("sparse_subm_conv3d", node_name="a"), node("sparse_subm_conv3d", node_name="b", batch_size=[1])]

@@ -224,6 +224,8 @@ def test_custom_nodes(look):
     named = {"plugin_namespace": "acme", "plugin_version": "1"}
     assert of_kind(look("Special", domain="acme", **named), "needs-plugin")[0].severity is Severity.NOTE
     assert look("Special", domain="acme", **named).ok
+    ours = look("RotatedNms", domain="ytk_catalogue", **named | {"plugin_namespace": "ytk_catalogue"})
+    assert "compile` builds it" in of_kind(ours, "needs-plugin")[0].fix
     assert of_kind(look("Special", domain="acme"), "custom-domain")[0].fix
     clash = of_kind(look("Resize", domain="acme", **named), "builtin-name")[0]
     assert "silently" in clash.message

@@ -8,6 +8,7 @@ Weights are [kernel elements, channels in, channels out], elements in (z, y, x) 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -194,13 +195,14 @@ def to_dense(
     features: torch.Tensor, indices: torch.Tensor, spatial_shape: Sequence[int], batch_size: int
 ) -> torch.Tensor:
     """Give the dense tensor [batch, channels, *spatial_shape], 0 where nothing is active."""
-    places = _Places(indices, spatial_shape, batch_size)
-    grid = torch.stack(torch.meshgrid(*(torch.arange(n) for n in (batch_size, *spatial_shape)), indexing="ij"), -1)
-    rows = places.rows(grid.reshape(-1, 4))
+    cells = _Places(indices, spatial_shape, batch_size).cells(indices)
+    rows = torch.arange(len(cells))[cells >= 0]
+    owner = torch.full((batch_size * math.prod(spatial_shape),), _PADDING)
+    owner = owner.scatter_reduce(0, cells[cells >= 0], rows, "amax")
     # The row after the last one stands for an empty place.
     padded = torch.cat([features, features.new_zeros(1, features.shape[1])])
-    dense = padded[torch.where(rows >= 0, rows, features.shape[0])]
-    return dense.reshape(batch_size, *spatial_shape, -1).permute(0, 4, 1, 2, 3).contiguous()
+    dense = padded[torch.where(owner >= 0, owner, features.shape[0])]
+    return dense.reshape(batch_size, *spatial_shape, -1).movedim(-1, 1).contiguous()
 
 
 def pillar_scatter(
