@@ -112,6 +112,26 @@ def _resized(tensor: torch.Tensor, axes: Sequence[DynamicAxis], which: str) -> t
     return tensor
 
 
+def references_within(model: LoadedModel, axes: dict[int, list[DynamicAxis]]) -> list[tuple[torch.Tensor, ...]]:
+    """Give the user's further reference inputs.
+
+    Raises:
+        UserError: ``model_bad_args``: an extent differs from that of the example inputs and is not dynamic, or is out of its range.
+    """
+    names = input_names(model) if model.references else []
+    for index, reference in enumerate(model.references):
+        for position, (have, want) in enumerate(zip(reference, model.flat_args, strict=True)):
+            ranges = {each.axis: (each.min, each.max) for each in axes.get(position, ())}
+            for axis, (extent, usual) in enumerate(zip(have.shape, want.shape, strict=True)):
+                low, high = ranges.get(axis, (usual, usual))
+                if not low <= extent <= high:
+                    allowed = f"{low} to {high}" if low != high else str(usual)
+                    msg = f"get_reference_args() in {model.path}: entry {index}, {names[position]} has extent {extent} on axis {axis}, and {allowed} is allowed"
+                    hint = f"Let the axis differ: --dynamic {names[position]}:{axis}=MIN,OPT,MAX."
+                    raise UserError(msg, code="model_bad_args", hint=hint)
+    return list(model.references)
+
+
 def export_shapes(model: LoadedModel, axes: dict[int, list[DynamicAxis]]) -> Any:
     """Give ``dynamic_shapes`` for ``torch.export.export``; None where nothing is dynamic."""
     import torch

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import torch
 
 _MARK = "__ytk_user_model__"
+REFERENCES = "get_reference_args"
+"""A function that a model file may define: a list of further inputs that the graph is compared on and verified with."""
 _EXPECTED = (
     "model.py defines a class `Model` (an nn.Module without constructor arguments) and a function `get_fwd_args()`."
 )
@@ -35,13 +37,14 @@ class LoadedModel:
     """A model in eval mode and its example inputs.
 
     ``args`` are the positional and ``kwargs`` the keyword arguments of ``forward``: tensors of any shape and dtype, or
-    tuples, lists, dicts and dataclasses of tensors.
+    tuples, lists, dicts and dataclasses of tensors. ``references`` are further inputs of the same structure, flat.
     """
 
     path: Path
     module: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    references: tuple[tuple[torch.Tensor, ...], ...] = ()
 
     @property
     def flat_args(self) -> tuple[torch.Tensor, ...]:
@@ -51,7 +54,7 @@ class LoadedModel:
     def with_inputs(self, flat: Sequence[torch.Tensor]) -> LoadedModel:
         """Give the same model with other example inputs, in the order of :attr:`flat_args`."""
         args, kwargs = _unflatten(list(flat), (self.args, dict(self.kwargs)))
-        return LoadedModel(self.path, self.module, args, kwargs)
+        return dataclasses.replace(self, args=args, kwargs=kwargs)
 
     def call(self, flat: tuple[torch.Tensor, ...]) -> Any:
         """Run forward on inputs in the order of :attr:`flat_args` and give what it returns.
@@ -112,7 +115,34 @@ def _load(path: Path, entry: str, arguments: str) -> LoadedModel:
     with user_output_to_stderr(), _blamed("model_args_failed", f"{arguments}() raised", path):
         raw = get_args()
     args, kwargs = _checked_args(raw, path)
-    return LoadedModel(path, module.eval(), args, kwargs)
+    model = LoadedModel(path, module.eval(), args, kwargs)
+    get_more = getattr(namespace, REFERENCES, None)
+    if get_more is None:
+        return model
+    with user_output_to_stderr(), _blamed("model_args_failed", f"{REFERENCES}() raised", path):
+        more = list(get_more())
+    return dataclasses.replace(
+        model, references=tuple(_reference(each, index, model) for index, each in enumerate(more))
+    )
+
+
+def _reference(raw: Any, index: int, model: LoadedModel) -> tuple[torch.Tensor, ...]:
+    """Check one of the further inputs: structure, element types and ranks are those of the example inputs."""
+    args, kwargs = _checked_args(raw, model.path, REFERENCES)
+    flat, structure = _flatten((args, kwargs))
+    wanted, expected = _flatten((model.args, dict(model.kwargs)))
+    hint = "Each entry looks as what get_fwd_args() returns; only values, and extents that are --dynamic, differ."
+    if structure != expected:
+        msg = f"{REFERENCES}() in {model.path}: entry {index} has not the structure of get_fwd_args()"
+        raise UserError(msg, code="model_bad_args", hint=hint)
+    for position, (have, want) in enumerate(zip(flat, wanted, strict=True)):
+        if have.dtype is not want.dtype or have.dim() != want.dim():
+            msg = (
+                f"{REFERENCES}() in {model.path}: entry {index}, tensor {position} is {have.dtype} of rank {have.dim()}, "
+                f"that of get_fwd_args() {want.dtype} of rank {want.dim()}"
+            )
+            raise UserError(msg, code="model_bad_args", hint=hint)
+    return tuple(flat)
 
 
 def _as_module(made: Callable[..., Any]) -> Any:
@@ -259,7 +289,7 @@ def register_dataclasses(value: Any) -> None:
         register_dataclasses(item)
 
 
-def _checked_args(raw: Any, path: Path) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _checked_args(raw: Any, path: Path, function: str = "get_fwd_args") -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Sort what get_fwd_args() gave into positional and keyword arguments.
 
     A tensor, a sequence (positional) or a dict (by name); each argument is a tensor or a tuple, list, dict or dataclass
@@ -275,28 +305,28 @@ def _checked_args(raw: Any, path: Path) -> tuple[tuple[Any, ...], dict[str, Any]
     elif isinstance(raw, (tuple, list)):
         named = [(f"argument {index}", value) for index, value in enumerate(raw)]
     else:
-        msg = f"get_fwd_args() in {path} returned {type(raw).__name__}, not tensors"
+        msg = f"{function}() in {path} returned {type(raw).__name__}, not tensors"
         raise UserError(msg, code="model_bad_args", hint=hint)
     if not named:
-        raise UserError(f"get_fwd_args() in {path} returned no argument at all", code="model_bad_args", hint=hint)
+        raise UserError(f"{function}() in {path} returned no argument at all", code="model_bad_args", hint=hint)
     values = []
     for label, value in named:
         register_dataclasses(value)
         leaves = _flatten(value)[0]
         for leaf in leaves:
-            _check_leaf(leaf, f"{label} is" if leaf is value else f"{label} holds", path, hint)
+            _check_leaf(leaf, f"{function}() in {path}: {label} {'is' if leaf is value else 'holds'}", hint)
         values.append(_unflatten([leaf.detach() for leaf in leaves], value))
     if isinstance(raw, Mapping):
         return (), dict(zip((name for name, _ in named), values, strict=True))
     return tuple(values), {}
 
 
-def _check_leaf(leaf: Any, label: str, path: Path, hint: str) -> None:
+def _check_leaf(leaf: Any, label: str, hint: str) -> None:
     import torch
 
     if not isinstance(leaf, torch.Tensor):
-        msg = f"get_fwd_args() in {path}: {label} {type(leaf).__name__}, not a tensor"
+        msg = f"{label} {type(leaf).__name__}, not a tensor"
         raise UserError(msg, code="model_bad_args", hint=hint + " Constants belong into Model.")
     if leaf.layout is not torch.strided or leaf.is_quantized:
-        msg = f"get_fwd_args() in {path}: {label} a {leaf.layout} {leaf.dtype} tensor"
+        msg = f"{label} a {leaf.layout} {leaf.dtype} tensor"
         raise UserError(msg, code="model_bad_args", hint="Engines take dense tensors.")

@@ -12,7 +12,14 @@ from ytk_client.frontend import fx_nodes, regions, steps, torch_adapter
 from ytk_client.frontend.capture import DYNAMIC_HINT, capture
 from ytk_client.frontend.captured import Lowered, lower
 from ytk_client.frontend.carve import Carver
-from ytk_client.frontend.dynamic import DynamicAxis, at_extents, export_shapes, parse_dynamic, resolve
+from ytk_client.frontend.dynamic import (
+    DynamicAxis,
+    at_extents,
+    export_shapes,
+    parse_dynamic,
+    references_within,
+    resolve,
+)
 from ytk_client.frontend.forms import RewrittenOp
 from ytk_client.frontend.growth import border_of
 from ytk_client.frontend.load_model import LoadedModel, load_model
@@ -68,6 +75,7 @@ def open_model(
     model = model.with_inputs(at_extents(model.flat_args, axes, "traced"))
     samples = reference_inputs(model.flat_args, count=request.samples, seed=request.seed)
     samples[1:3] = [at_extents(each, axes, which) for each, which in zip(samples[1:3], ("min", "max"), strict=False)]
+    samples += references_within(model, axes)
     steps.flat_outputs(model, samples[0])  # a model that does not run is told so before it is captured
     on_phase("capture", "capturing the model")
 
