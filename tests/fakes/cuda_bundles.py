@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ytk_core.dtypes import DType
 from ytk_core.formats.kernel_bundle import KernelBundle
 from ytk_core.formats.plugin_meta import (
     AttributeDecl,
@@ -136,7 +137,7 @@ def scale() -> KernelBundle:
 
 
 def depthwise() -> KernelBundle:
-    """A kernel that takes fp16 in kHWC8 or fp32 linear, int8 with scales, and an int32 tensor beside them."""
+    """A kernel that takes fp16 in kHWC8 or fp32 linear."""
     h8 = TensorType(dtype=F16.dtype, format=Format.HWC8)
     source = """
 YTK_KERNEL(copy_words, const uint32_t* x, uint32_t* y, int64_t words);
@@ -161,6 +162,49 @@ extern "C" int ytk_launch(const ytk_context* ctx, const ytk_tensor* in, int, ytk
             [InputDecl(name="x", rank=4, dims=[None, 16, None, None])],
             [OutputDecl(name="y", rank=4, shape=["in0.d0", "in0.d1", "in0.d2", "in0.d3"])],
             [Variant(id="f16hwc8", inputs=[h8], outputs=[h8]), Variant(id="f32", inputs=[F32], outputs=[F32])],
+            deployment_target=DeploymentTarget.TENSORRT,
+        ),
+    )
+
+
+def quantised() -> KernelBundle:
+    """int8 in kCHW32 with a scale, or in linear order; int32 tensors beside it; two outputs of different types."""
+    i8, i32 = DType.INT8, DType.INT32
+    source = """
+YTK_KERNEL(requantise, const int8_t* x, const int32_t* shift, int8_t* y, int32_t* sums, int64_t count, float scale);
+#ifdef __CUDACC__
+extern "C" __global__ void requantise(const int8_t* x, const int32_t* shift, int8_t* y, int32_t* sums, int64_t count, float scale) {
+  const int64_t k = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (k < count) y[k] = static_cast<int8_t>(x[k] * scale);
+  if (k < 6) sums[k] = shift[k] + x[k];
+}
+#else
+extern "C" int ytk_launch(const ytk_context* ctx, const ytk_tensor* in, int, ytk_tensor* out, int) {
+  if (in[0].format != (ctx->variant == 0 ? YTK_CHW32 : YTK_LINEAR)) return YTK_BAD_VARIANT;
+  const int64_t count = in[0].dims[0] * in[0].dims[1] * in[0].dims[2] * in[0].dims[3];
+  return requantise.launch(ctx, {static_cast<uint32_t>((count + 255) / 256)}, {256}, 0,
+                           static_cast<const int8_t*>(in[0].data), static_cast<const int32_t*>(in[1].data),
+                           static_cast<int8_t*>(out[0].data), static_cast<int32_t*>(out[1].data), count,
+                           in[0].scale / out[0].scale + in[0].scale);
+}
+#endif
+"""
+
+    def variant(name: str, layout: Format) -> Variant:
+        types = [TensorType(dtype=i8, format=layout), TensorType(dtype=i32)]
+        return Variant(id=name, inputs=types, outputs=types)
+
+    return KernelBundle(
+        header=HEADER,
+        source=source,
+        meta=meta(
+            "Quantised",
+            [InputDecl(name="x", rank=4, dims=[None, 32, None, None]), InputDecl(name="shift", rank=1, dims=[6])],
+            [
+                OutputDecl(name="y", rank=4, shape=["in0.d0", "in0.d1", "in0.d2", "in0.d3"]),
+                OutputDecl(name="sums", rank=1, shape=["in1.d0"]),
+            ],
+            [variant("i8chw32", Format.CHW32), variant("i8", Format.LINEAR)],
             deployment_target=DeploymentTarget.TENSORRT,
         ),
     )

@@ -109,8 +109,8 @@ Dims dims(std::initializer_list<long> extents) {
   for (long e : extents) out.d[out.nbDims++] = static_cast<Extent>(e);
   return out;
 }
-PluginTensorDesc desc(Dims d, DataType type, TensorFormat format = TensorFormat::kLINEAR) { return {d, type, format, 1.0f}; }
-DynamicPluginTensorDesc dynamic(Dims d, Dims max, DataType type, TensorFormat format = TensorFormat::kLINEAR) {
+PluginTensorDesc desc(Dims d, DataType type, TensorFormat format) { return {d, type, format, type == DataType::kINT8 ? 0.5f : 1.0f}; }
+DynamicPluginTensorDesc dynamic(Dims d, Dims max, DataType type, TensorFormat format) {
   DynamicPluginTensorDesc out{};
   out.desc = desc(d, type, format);
   out.min = d;
@@ -121,10 +121,18 @@ DynamicPluginTensorDesc dynamic(Dims d, Dims max, DataType type, TensorFormat fo
 // What every fake bundle is tried with: its inputs and outputs, by the number of inputs and the rank of the first.
 struct Case {
   std::vector<Dims> in, max, out;
+  std::vector<DataType> types{}; // of inputs and outputs; none: all float
+  std::vector<TensorFormat> formats{};
+  DataType type(size_t t) const { return types.empty() ? DataType::kFLOAT : types[t]; }
+  TensorFormat format(size_t t) const { return formats.empty() ? TensorFormat::kLINEAR : formats[t]; }
 };
 Case case_of(const std::string& name) {
   if (name == "Scale") return {{dims({5, 8}), dims({8})}, {dims({40, 8}), dims({8})}, {dims({5, 8}), dims({3})}};
   if (name == "Depthwise") return {{dims({1, 16, 2, 2})}, {dims({4, 16, 8, 8})}, {dims({1, 16, 2, 2})}};
+  if (name == "Quantised")
+    return {{dims({1, 32, 2, 2}), dims({6})}, {dims({4, 32, 8, 8}), dims({6})}, {dims({1, 32, 2, 2}), dims({6})},
+            {DataType::kINT8, DataType::kINT32, DataType::kINT8, DataType::kINT32},
+            {TensorFormat::kCHW32, TensorFormat::kLINEAR, TensorFormat::kCHW32, TensorFormat::kLINEAR}};
   return {{dims({3, 36, 64})}, {dims({64, 36, 64})}, {dims({3, 4, 8, 8})}};
 }
 
@@ -182,12 +190,15 @@ int main(int argc, char** argv) {
   auto& build = *static_cast<IPluginV3OneBuild*>(plugin->getCapabilityInterface(PluginCapabilityType::kBUILD));
   std::printf("core %s::%s %s outputs %d\n", core.getPluginNamespace(), core.getPluginName(), core.getPluginVersion(), build.getNbOutputs());
   std::vector<DynamicPluginTensorDesc> all;
-  for (int t = 0; t < nin + nout; ++t) all.push_back(dynamic(t < nin ? c.in[t] : c.out[t - nin], t < nin ? c.max[t] : c.out[t - nin], DataType::kFLOAT));
+  for (int t = 0; t < nin + nout; ++t) all.push_back(dynamic(t < nin ? c.in[t] : c.out[t - nin], t < nin ? c.max[t] : c.out[t - nin], c.type(t), c.format(t)));
   print_formats(nin + nout, [&](int position, DataType type, TensorFormat format) {
     std::vector<DynamicPluginTensorDesc> tried = all;
     for (auto& d : tried) d.desc.type = type, d.desc.format = format;
     return build.supportsFormatCombination(position, tried.data(), nin, nout);
   });
+  int own = 0;
+  while (own < nin + nout && build.supportsFormatCombination(own, all.data(), nin, nout)) ++own;
+  std::printf("formats own %d of %d\n", own, nin + nout);
   DataType types[8];
   const DataType halves[] = {DataType::kHALF, DataType::kHALF}, floats[] = {DataType::kFLOAT, DataType::kFLOAT};
   build.getOutputDataTypes(types, nout, halves, nin);
@@ -229,12 +240,15 @@ int main(int argc, char** argv) {
   made->destroy();
   std::printf("core %s::%s %s outputs %d\n", plugin->getPluginNamespace(), plugin->getPluginType(), plugin->getPluginVersion(), plugin->getNbOutputs());
   std::vector<PluginTensorDesc> all;
-  for (int t = 0; t < nin + nout; ++t) all.push_back(desc(t < nin ? c.in[t] : c.out[t - nin], DataType::kFLOAT));
+  for (int t = 0; t < nin + nout; ++t) all.push_back(desc(t < nin ? c.in[t] : c.out[t - nin], c.type(t), c.format(t)));
   print_formats(nin + nout, [&](int position, DataType type, TensorFormat format) {
     std::vector<PluginTensorDesc> tried = all;
     for (auto& d : tried) d.type = type, d.format = format;
     return plugin->supportsFormatCombination(position, tried.data(), nin, nout);
   });
+  int own = 0;
+  while (own < nin + nout && plugin->supportsFormatCombination(own, all.data(), nin, nout)) ++own;
+  std::printf("formats own %d of %d\n", own, nin + nout);
   const DataType halves[] = {DataType::kHALF, DataType::kHALF}, floats[] = {DataType::kFLOAT, DataType::kFLOAT};
   std::printf("types of halves %d\n", static_cast<int>(plugin->getOutputDataType(0, halves, nin)));
   std::printf("types of floats %d\n", static_cast<int>(plugin->getOutputDataType(0, floats, nin)));
@@ -247,7 +261,7 @@ int main(int argc, char** argv) {
   for (int o = 0; o < nout; ++o) print_shape(plugin->getOutputDimensions(o, in.data(), nin, builder));
   std::printf("wrong arity %d\n", plugin->getOutputDimensions(0, in.data(), nin + 1, builder).nbDims == 0);
   std::vector<DynamicPluginTensorDesc> ranges;
-  for (int t = 0; t < nin + nout; ++t) ranges.push_back(dynamic(all[t].dims, all[t].dims, DataType::kFLOAT));
+  for (int t = 0; t < nin + nout; ++t) ranges.push_back(dynamic(all[t].dims, all[t].dims, c.type(t), c.format(t)));
   plugin->configurePlugin(ranges.data(), nin, ranges.data() + nin, nout);
   ranges[0].desc.dims.d[1] = 7;
   plugin->configurePlugin(ranges.data(), nin, ranges.data() + nin, nout);
@@ -266,8 +280,8 @@ int main(int argc, char** argv) {
   auto& runtime = *static_cast<IPluginV2DynamicExt*>(creator.deserializePlugin("node", state.data(), state.size()));
 #endif
   std::vector<PluginTensorDesc> ins, outs;
-  for (const Dims& d : c.in) ins.push_back(desc(d, DataType::kFLOAT));
-  for (const Dims& d : c.out) outs.push_back(desc(d, DataType::kFLOAT));
+  for (int i = 0; i < nin; ++i) ins.push_back(desc(c.in[i], c.type(i), c.format(i)));
+  for (int o = 0; o < nout; ++o) outs.push_back(desc(c.out[o], c.type(nin + o), c.format(nin + o)));
 #if MAJOR >= 10
   std::printf("prepare %d\n", runtime.onShapeChange(ins.data(), nin, outs.data(), nout));
 #else
@@ -282,7 +296,7 @@ int main(int argc, char** argv) {
   outs[0].dims.d[0] += 1;
   std::printf("enqueue bad shape %d\n", runtime.enqueue(ins.data(), outs.data(), kInputs, kOutputs, kWorkspace, kStream));
   outs[0].dims.d[0] -= 1;
-  outs[0].type = DataType::kINT8;
+  outs[0].type = c.types.empty() ? DataType::kINT8 : DataType::kFLOAT;
   std::printf("enqueue bad type %d\n", runtime.enqueue(ins.data(), outs.data(), kInputs, kOutputs, kWorkspace, kStream));
 #if MAJOR >= 10
   delete attached;

@@ -151,10 +151,33 @@ class TestDriven:
     def test_formats_and_types_together(self, attempt, drive, major, toolchain):
         lines = drive(major, attempt(bundles.depthwise(), toolchain)[1])
         found = {line.split()[1]: line.split()[2] for line in lines if line.startswith("formats")}
-        assert found == {"f32": "2", "f16": "0", "f16hwc8": "2", "i8chw32": "0", "i32": "0", "i64": "0", "unknown": "0"}
+        assert found == {
+            "f32": "2",
+            "f16": "0",
+            "f16hwc8": "2",
+            "i8chw32": "0",
+            "i32": "0",
+            "i64": "0",
+            "unknown": "0",
+            "own": "2",
+        }
         assert "types of halves 1" in lines
         assert "types of floats 0" in lines
         assert any("launch copy_words grid 1,1,1" in line for line in lines), "variant 1 of 2"
+
+    @BOTH
+    def test_int8_with_its_scale_and_int32_beside_it(self, attempt, drive, major, toolchain):
+        lines = drive(major, attempt(bundles.quantised(), toolchain)[1])
+        assert "formats own 4 of 4" in lines
+        assert "formats i8chw32 1 of 4" in lines, "the second tensor is int32, in no other format than linear"
+        assert "formats i32 0 of 4" in lines
+        assert "enqueue 0" in lines
+        # 0.5 / 0.5 + 0.5: both tensors' scales reach the kernel (0x3fc00000 is 1.5).
+        (launched,) = [line for line in lines if "launch requantise" in line]
+        assert "grid 1,1,1 block 256,1,1" in launched
+        *_, count, scale = map(int, launched.rpartition("args ")[2].split())
+        # The stand-in for the driver reads every argument as eight bytes.
+        assert (count, scale & 0xFFFFFFFF) == (128, 0x3FC00000)
 
 
 @needs_nvrtc
@@ -250,7 +273,9 @@ class TestRealHeaders:
         if missing := problems(toolchain):
             pytest.skip(" ".join(missing))
 
-    @pytest.mark.parametrize("bundle", [bundles.scale, bundles.fold, bundles.depthwise], ids=lambda make: make.__name__)
+    @pytest.mark.parametrize(
+        "bundle", [bundles.scale, bundles.depthwise, bundles.quantised], ids=lambda make: make.__name__
+    )
     def test_every_form_of_plugin_compiles_and_is_registered(self, attempt, bundle):
         manifest, _ = attempt(bundle(), HOPPER)
         assert manifest.tools["tensorrt"] == "TensorRT 10.14.1 headers of kernel-lens==2.0.1"
