@@ -17,13 +17,17 @@ from ytk_core.formats.engine_bundle import read_manifest
 from ytk_core.formats.kernel_bundle import render_bundle
 from ytk_core.formats.plugin_manifest import SUFFIX, read_plugin_manifest, write_plugin_manifest
 from ytk_core.formats.weights_npz import write_weights
-from ytk_core.signing import load_or_create_key
+from ytk_core.signing import load_or_create_key, verify_manifest
+from ytk_forge.readiness import problems
 from ytk_kronos.hostlib import engine_field
 
 from e2e.daemons import Stack, stack
+from fakes import cuda_bundles
 from fakes import kernel_bundles as bundles
+from fakes.forge_toolchains import SHIPPED
 from fakes.kronos_models import FLOAT, custom, save
 
+JETSON = SHIPPED["arm64-sm87-l4t364-cu126-trt103"]
 needs_sandbox = pytest.mark.skipif(sandbox.detect().kind == "none", reason=sandbox.detect().reason)
 
 
@@ -77,3 +81,38 @@ def test_a_signed_plugin_runs_and_a_touched_one_does_not(running, tmp_path, monk
         code, said = compiled()
         assert code == ExitCode.YOURS
         assert reason in said, said
+
+
+@needs_sandbox
+@pytest.mark.skipif(bool(problems(JETSON, declared=True)), reason=" ".join(problems(JETSON, declared=True)))
+def test_a_plugin_for_a_board_whose_headers_are_not_here(running, tmp_path, monkeypatch, capsys) -> None:
+    """Refused with what to set; built and marked where it is asked for."""
+    monkeypatch.setenv("YTK_CONTROLLER", running.address)
+    monkeypatch.setenv("YTK_API_KEY", running.tokens["client"])
+    source, plugin = tmp_path / "fold.module_source.py", tmp_path / "Col2im.so"
+    source.write_text(render_bundle(cuda_bundles.fold()))
+    words = [
+        "embedded",
+        "build-plugin",
+        "-a",
+        JETSON.name,
+        "--plugin-name",
+        "Col2im",
+        "-s",
+        str(source),
+        "-o",
+        str(plugin),
+    ]
+    assert entry.run(words) == ExitCode.YOURS
+    said = capsys.readouterr().err
+    assert "error[tensorrt_headers_missing]" in said
+    assert f'extends = "{JETSON.name}"' in said
+    assert "ytk embedded build-plugin --declared-abi" in said
+    assert not plugin.exists()
+    assert entry.run([*words, "--declared-abi"]) == ExitCode.OK
+    shown = capsys.readouterr()
+    assert "(NOT TARGET-VERIFIED)" in shown.out + shown.err
+    manifest = read_plugin_manifest(plugin.with_name(plugin.name + SUFFIX))
+    trusted = [load_or_create_key(tmp_path / "signing_key.pem").public]
+    assert verify_manifest(manifest, plugin, trusted) == trusted[0], "the mark is under the signature"
+    assert not manifest.target_verified
