@@ -162,6 +162,20 @@ class CannotRunError(NotAvailableError):
 
 _NAMED_NODE = re.compile(r"(?:[Nn]ode \(|with name '|[Nn]ame: ?')(?P<name>[^')]+)[')]")
 """How ONNX Runtime names the node that it does not load or run."""
+_FUNCTION = re.compile(r"_inlfunc_(?P<op>[A-Z][A-Za-z0-9]*)_")
+"""How it names what it made of an operator that is a function of others, whose nodes have no names."""
+
+
+def _blamed_node(message: str, path: Path) -> str | None:
+    """Give the name of the node that an error of ONNX Runtime is about, None if it says none."""
+    named = _NAMED_NODE.search(message)
+    if named is not None:
+        return named["name"]
+    function = _FUNCTION.search(message)
+    if function is None:
+        return None
+    nodes = onnx.load(str(path), load_external_data=False).graph.node
+    return next((node.name for node in nodes if node.op_type == function["op"]), None)
 
 
 def make_evaluator(graph: CutGraph, engine: str = "") -> Evaluator:
@@ -222,10 +236,10 @@ class _FirstThatWorks:
                 return self._current.run(feeds)
             except Exception as err:
                 reason = f"{self._name}: {first_line(str(err)) or type(err).__name__}"
-                found = _NAMED_NODE.search(str(err))
+                found = _blamed_node(str(err), self._path)
                 if found is not None and self._name == self._engine:
-                    raise CannotRunError(reason, hint="Choose another target.", node=found["name"]) from err
-                self._named = self._named or (found and found["name"])
+                    raise CannotRunError(reason, hint="Choose another target.", node=found) from err
+                self._named = self._named or found
                 self._reasons.append(reason)
                 self._current = None
 
@@ -233,17 +247,16 @@ class _FirstThatWorks:
         """Ask the target at least to load what it cannot run for us: it takes no bfloat16 arrays from Python.
 
         Raises:
-            CannotRunError: It refuses a node.
+            CannotRunError: It refuses the graph.
         """
         if importlib.util.find_spec("onnxruntime") is None:
             return
         try:
             _OnnxRuntime(self._path)
         except Exception as err:
-            found = _NAMED_NODE.search(str(err))
-            if found is not None:
-                reason = f"onnxruntime: {first_line(str(err))}"
-                raise CannotRunError(reason, hint="Choose another target.", node=found["name"]) from err
+            reason = f"onnxruntime: {first_line(str(err))}"
+            found = _blamed_node(str(err), self._path)
+            raise CannotRunError(reason, hint="Choose another target.", node=found) from err
 
 
 class _NothingToRun:

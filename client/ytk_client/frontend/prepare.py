@@ -263,7 +263,7 @@ class _Run:
                     self._staging.path_for(self._paths.candidates_dir / f"{region.name}{suffix}")
                     for suffix in regions.SUFFIXES
                 ]
-                regions.write_region(staged[0].parent, region, recording.sites, model.module)
+                self._notes += regions.write_region(staged[0].parent, region, recording.sites, model.module)
                 gaia_input = f"{self._paths.candidates_dir.name}/{region.name}{regions.SUFFIXES[0]}"
             candidates.append(regions.candidate(region, model, onnx_names, gaia_input))
             rows.append(

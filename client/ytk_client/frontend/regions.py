@@ -136,7 +136,9 @@ def _tensors(ports: Sequence[Sequence[Port]], prefix: str) -> tuple[RegionTensor
     )
 
 
-def write_region(folder: Path, region: CarvedRegion, records: Mapping[str, SiteRecord], root: torch.nn.Module) -> None:
+def write_region(
+    folder: Path, region: CarvedRegion, records: Mapping[str, SiteRecord], root: torch.nn.Module
+) -> list[str]:
     """Write ``<Name>.pt2``, ``.io.npz``, ``.inputs.pt`` and ``.reference.py`` into a folder.
 
     Args:
@@ -144,6 +146,9 @@ def write_region(folder: Path, region: CarvedRegion, records: Mapping[str, SiteR
         region: A region that can be a plugin.
         records: By site: the tensors of the first sample.
         root: The model, to find the source of the owning module.
+
+    Returns:
+        What a generated kernel will not serve of the ranges that ``--dynamic`` gave.
     """
     first = records[region.sites[0].node]
     spec = region_spec(region)
@@ -163,6 +168,21 @@ def write_region(folder: Path, region: CarvedRegion, records: Mapping[str, SiteR
     torch.save([tensor.detach().clone() for tensor in first.inputs], buffer)
     (folder / f"{region.name}.inputs.pt").write_bytes(buffer.getvalue())
     (folder / f"{region.name}.reference.py").write_text(reference_source(region, root))
+    return [
+        f"{region.placeholder}: a generated kernel serves axis {each.axis} of its input {each.input} from an extent of {low} on, "
+        f"not from {each.min}: torch takes a dynamic extent to be at least {low}"
+        for each in spec.extents
+        if (low := _least(program, each.input, each.axis)) > each.min
+    ]
+
+
+def _least(program: torch.export.ExportedProgram, index: int, axis: int) -> int:
+    """Give the smallest extent that a program was captured for; kernel generation goes by it, and the launcher checks it."""
+    values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    dim = values[torch_adapter.user_input_names(program)[index]].shape[axis]
+    if not isinstance(dim, torch.SymInt):
+        return int(dim)
+    return torch_adapter.extent_range(dim, {})[0]
 
 
 def reference_source(region: CarvedRegion, root: torch.nn.Module) -> str:

@@ -217,3 +217,13 @@ def test_rounding_is_no_difference(run_prepare, body):
         profile="onnxruntime",
     )
     assert report.rows == ()
+
+
+def test_what_the_target_refuses_within_an_operator_is_carved(run_prepare):
+    """ONNX Runtime takes the loss apart, and has no name and no bfloat16 for one of the parts."""
+    report, _ = run_prepare(
+        "class Model(nn.Module):\n    def forward(self, x, y):\n        return F.cross_entropy(x, y)\n"
+        "def get_fwd_args():\n    return (torch.randn(2, 3).bfloat16(), torch.tensor([0, 2]))\n",
+        profile="onnxruntime",
+    )
+    assert [candidate.aten_op for candidate in report.candidates] == ["aten::cross_entropy_loss"]

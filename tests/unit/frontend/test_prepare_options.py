@@ -92,6 +92,28 @@ def test_selected_regions_are_written_like_refused_ones_and_tapped(run_prepare):
 
 
 @pytest.mark.torch
+def test_an_extent_of_one_that_a_generated_kernel_will_not_serve_is_told(run_prepare):
+    """The range in the region's program begins at 2, whatever it was captured with; its contract is made of that."""
+    report, out = run_prepare(SMALL, plugins=("yasp::Dw=ConvNorm@where=a,b",), dynamic=("x:0=1,2,5",))
+    [note] = [each for each in report.notes if "a generated kernel serves" in each]
+    assert "yasp::Dw" in note
+    assert "from an extent of 2 on, not from 1" in note
+    program = torch.export.load(out / "plugin_candidates" / "Dw.pt2")
+    assert {(int(each.lower), int(each.upper)) for each in program.range_constraints.values()} == {(2, 5)}
+    report, _ = run_prepare(SMALL, plugins=("yasp::Dw=ConvNorm@where=a,b",), dynamic=("x:0=2,2,5",))
+    assert not [each for each in report.notes if "a generated kernel serves" in each]
+
+
+def test_a_branch_that_torch_takes_for_every_extent_but_one_is_seen(run_prepare):
+    with pytest.raises(UserError) as caught:
+        run_prepare(
+            "class Model(nn.Module):\n    def forward(self, x):\n        return x * 2 if x.shape[0] > 1 else x\n"
+            "def get_fwd_args():\n    return (torch.randn(4, 3),)\n",
+            dynamic=("x:0=1,4,8",),
+        )
+    assert caught.value.code == "export_differs"
+
+
 def test_a_usual_extent_of_one_stays_dynamic(run_prepare):
     _, out = run_prepare(SMALL, plugins=("yasp::Dw=ConvNorm@where=a,b",), dynamic=("x:0=1,1,5",), samples=3)
     [dw] = read_candidates(out / "plugin_candidates" / "candidates.json")
@@ -183,9 +205,16 @@ def test_a_dry_run_writes_nothing_but_its_report(tmp_path, write_model):
     assert "grid_sample" in carved["source_line"]
     assert found["coverage_percent"] == pytest.approx(100 * (found["operators"] - 1) / found["operators"], abs=0.01)
     assert found["supported"]["aten.tril.default"] == 1
+    assert found["unsupported"] == {"aten.grid_sampler_3d.default": 1}
+    assert sum(found["supported"].values()) + 1 == found["operators"]
     assert {each["op"] for each in found["rewritten"]} >= {"ReduceMean"}
     assert "yasp::GridSampler" in result.stdout
     assert "coverage" in result.stderr
+    gate = [str(model), "--dryrun", "--samples", "1", "--min-coverage"]
+    assert CliRunner().invoke(command, [*gate, "50"]).exit_code == 0
+    below = CliRunner().invoke(command, [*gate, "99"])
+    assert below.exit_code == 1
+    assert "--min-coverage is 99" in below.stderr
 
 
 def test_onnx_out_and_report_go_with_the_right_kind_of_run(tmp_path):
