@@ -60,7 +60,6 @@ FAULTS = (
         "deadlock",
     ),
     Fault("reads one too many", "j < kColumns;", "j <= kColumns;", Verdict.OUT_OF_BOUNDS, "input"),
-    Fault("reads before", "x[row * kColumns + j]", "x[row * kColumns + j - 1]", Verdict.OUT_OF_BOUNDS, "before"),
     Fault("writes one too far", "y[row] =", "y[row + 1] =", Verdict.OUT_OF_BOUNDS, "output 0"),
     Fault("writes an input", "y[row] =", "((float*)x)[0] = 0; y[row] =", Verdict.MUTATED_INPUT, "input 0"),
     Fault("shared array too small", "parts[2];", "parts[1];", Verdict.OUT_OF_BOUNDS, "index 1 out of bounds"),
@@ -72,9 +71,7 @@ FAULTS = (
         "race:",
     ),
     Fault("the other row", "row * kColumns + j", "(row + 1) % kRows * kColumns + j", Verdict.WRONG_VALUE, "elements"),
-    Fault("a lost warp", "parts[0] + parts[1]", "parts[0]", Verdict.WRONG_VALUE, "elements"),
     Fault("a row less", "{kRows}, {64}", "{kRows - 1}, {64}", Verdict.WRONG_VALUE, ""),
-    Fault("too many threads", "{kRows}, {64}", "{kRows}, {2048}", Verdict.RUNTIME_ERROR, "no GPU takes"),
     Fault(
         "shift too far",
         "y[row] =",

@@ -7,6 +7,7 @@ it, and the runtime that stands in for the driver.
 from __future__ import annotations
 
 import enum
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -179,17 +180,16 @@ class Emulator:
         (directory / "launcher.cpp").write_text(launcher_unit(bundle), encoding="utf-8")
         (directory / "device.cpp").write_text(translation_unit(bundle), encoding="utf-8")
         host = directory / "launcher.o"
-        problem = self._run(
-            [compiler(), *host_flags(), "-c", str(directory / "launcher.cpp"), "-o", str(host)], directory
-        )
+        unit = str(directory / "launcher.cpp")
+        problem = self._run([[compiler(), *host_flags(), "-c", unit, "-o", str(host)]], directory)
         found = {}
         for check in checks:
             library = directory / f"{check}.so"
             source, device = directory / "device.cpp", directory / f"{check}.o"
             flags, link = device_flags(check), link_command([host, device, *self.objects], library, check)
             # In two steps: linked with its own flag, instrumented code would get the sanitizer's runtime beside ours.
-            failed = problem or self._run([compiler(), *flags, "-c", str(source), "-o", str(device)], directory)
-            failed = failed or self._run(link, directory)
+            compile_ = [compiler(), *flags, "-c", str(source), "-o", str(device)]
+            failed = problem or self._run([compile_, link], directory)
             seconds = time.monotonic() - started
             if failed is None and library.is_file() and not library.is_symlink():
                 found[check] = Built(library, "", seconds)
@@ -198,8 +198,10 @@ class Emulator:
                 found[check] = Built(None, log, seconds, timed_out=timed_out)
         return found
 
-    def _run(self, command: Sequence[str], directory: Path) -> tuple[str, bool] | None:
-        """Run a compiler; give what it said and whether it ran past the limit, or None if it was content."""
+    def _run(self, commands: Sequence[Sequence[str]], directory: Path) -> tuple[str, bool] | None:
+        """Run commands one after the other in one sandbox; give what failed and whether it ran past the limit, or None."""
+        # Starting a sandbox costs as much as compiling a small kernel.
+        command = ["/bin/sh", "-ec", "\n".join(map(shlex.join, commands))]
         policy = _policy(directory, *(path.parent for path in self.objects))
         status, log = run_limited(wrap(command, policy, self.mode, env=child_mark()), COMPILE_LIMIT_S)
         return None if status == 0 else (log or f"the compiler ended with {status}", status is None)

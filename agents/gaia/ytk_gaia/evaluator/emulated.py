@@ -173,7 +173,7 @@ def _judge(candidate: _Candidate, tasks: Mapping[int, Task], options: JudgeOptio
     track.end(Verdict.PASSED, "")
 
 
-def _fit(bundle: KernelBundle, tasks: Mapping[int, Task]) -> tuple[Verdict, str] | None:
+def variants_fit(bundle: KernelBundle, tasks: Mapping[int, Task]) -> tuple[Verdict, str] | None:
     """Compare the contract with the task of every variant."""
     if len(bundle.meta.variants) != len(tasks):
         return Verdict.WRONG_DTYPE, f"declares {len(bundle.meta.variants)} variants; {len(tasks)} have a task"
@@ -200,7 +200,7 @@ def _prepare(
     except FormatError as err:
         track.end(Verdict.COMPILE_ERROR, err.message)
         return
-    problem = _fit(track.bundle, tasks)
+    problem = variants_fit(track.bundle, tasks)
     if problem:
         track.end(*problem)
         return

@@ -133,6 +133,7 @@ class Session:
         mode: Whether a sandbox is required.
         limits: How long to wait.
         alignment: Of inputs and outputs, in bytes: what the candidate's contract asks for.
+        policy: What it may use instead of what a CPU kernel may: a GPU's driver needs device nodes and address space.
 
     Raises:
         CandidateFaultError: It did not even start.
@@ -148,6 +149,7 @@ class Session:
         mode: SandboxMode,
         limits: Limits,
         alignment: int = ALIGNMENT,
+        policy: SandboxPolicy | None = None,
     ) -> None:
         self._task = task
         self._limits = limits
@@ -161,7 +163,7 @@ class Session:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in __exit__
         self._descriptor = new_descriptor()
         sizes = sum(_bytes_of(t) for t in (*task.inputs, *task.outputs, *task.outputs))
-        policy = SandboxPolicy(
+        policy = policy or SandboxPolicy(
             read_only=(library.parent, Path(candidate_runner.__file__), CTYPES_DIR),
             memory_bytes=sizes + MAX_WORKSPACE_BYTES + 2 * cache_bytes(),
             file_bytes=1 << 20,

@@ -10,6 +10,7 @@ import msgspec
 
 from ytk_core.conditions import Conditions
 from ytk_core.errors import FormatError
+from ytk_gaia.evaluator.cuda_device import GpuConditions
 from ytk_gaia.evaluator.device_facts import DeviceFacts
 
 SCHEMA_VERSION = 3
@@ -96,6 +97,8 @@ class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Whose rates the floor comes from: device and processor model."""
     baseline: str = ""
     """Id of the candidate that the others are compared with."""
+    gpu: GpuConditions | None = None
+    """State of the GPU that the kernels ran on; None: a CPU."""
     emulated: bool = False
     """Whether CUDA kernels ran on the CPU emulation: verdicts count, times there are none."""
     notes: tuple[str, ...] = ()

@@ -81,7 +81,7 @@ class CudaLoopPrinter(loop_printer.LoopPrinter):
         return str(ShortIndexPrinter().doprint(sympy.sympify(index)))
 
     def _element(self, name: str, index: Any) -> str:
-        return f"{self._pointer_of(name)}[{self._index_text(index)}]"
+        return f"{self._pointer_of(name)}[{self._index_text(self._index(index))}]"
 
     def load(self, name: str, index: Any) -> str:
         """Read one element; as what it is computed with, whatever a variant stores it as."""
