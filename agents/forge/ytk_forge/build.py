@@ -233,6 +233,11 @@ def _unverified(arch: ArchSpec, toolchain: Toolchain, tools: Tools) -> list[str]
         found.append(
             f"{NOT_TARGET_VERIFIED}: the plugin class was compiled without TensorRT's headers, against an interface declared by hand."
         )
+    wanted = toolchain.tensorrt
+    if tools.headers is not None and wanted is not None and tools.headers.differs_from(wanted.version):
+        found.append(
+            f"{NOT_TARGET_VERIFIED}: the plugin class was compiled against headers of TensorRT {tools.headers.version}, the target has {wanted.version}."
+        )
     if tools.headers is not None and (why := registry.why_not(toolchain)):
         found.append(f"No real TensorRT registry has loaded it: {why}.")
     if arch.device_kind == "gpu":

@@ -62,6 +62,12 @@ class TrtHeaders(msgspec.Struct, frozen=True, kw_only=True):
     """By hand, from the documentation: the result is not target-verified."""
     banner: str
     """For manifests and the cache's key."""
+    version: str | None = None
+    """As the headers say it; None where they do not, or where there are none."""
+
+    def differs_from(self, wanted: str) -> bool:
+        """Whether they are of another minor version than a target's: interfaces grow between them."""
+        return self.version is not None and self.version.split(".")[:2] != wanted.split(".")[:2]
 
 
 def find_headers(toolchain: Toolchain, *, declared: bool = False) -> TrtHeaders | None:
@@ -110,7 +116,8 @@ def find_headers(toolchain: Toolchain, *, declared: bool = False) -> TrtHeaders 
     if version is not None and version.split(".")[0] != str(wanted.major):
         msg = f"{where}: the headers in {include} are of TensorRT {version}"
         raise NotAvailableError(msg, code="tensorrt_headers_wrong", hint=hint)
-    return TrtHeaders(include_dir=str(include), declared=False, banner=f"TensorRT {version or wanted.version} headers")
+    banner = f"TensorRT {version or wanted.version} headers"
+    return TrtHeaders(include_dir=str(include), declared=False, banner=banner, version=version)
 
 
 @functools.cache
@@ -120,8 +127,9 @@ def _packaged(package: PackagedHeaders) -> TrtHeaders | None:
     for place in (spec.submodule_search_locations or ()) if spec is not None else ():
         include = Path(place) / package.directory
         if included_digest(include) == package.digest:
-            banner = f"TensorRT {_version(include)} headers of {package.requirement}"
-            return TrtHeaders(include_dir=str(include), declared=False, banner=banner)
+            version = _version(include)
+            banner = f"TensorRT {version} headers of {package.requirement}"
+            return TrtHeaders(include_dir=str(include), declared=False, banner=banner, version=version)
     return None
 
 

@@ -57,8 +57,11 @@ def _tables(manifest: EngineManifest, content: dict[str, Any], layers: list[dict
     tables = [
         Table(
             title="Plugins",
-            columns=("PLUGIN", "VERSION", "FILE", "DIGEST"),
-            rows=tuple((f"{p.namespace}::{p.name}{p.mark}", p.version, p.file, p.digest) for p in manifest.plugins),
+            columns=("PLUGIN", "VERSION", "SIGNED BY", "FILE", "DIGEST"),
+            rows=tuple(
+                (f"{p.namespace}::{p.name}{p.mark}", p.version, p.signed_by or "no trusted key", p.file, p.digest)
+                for p in manifest.plugins
+            ),
         ),
         Table(
             title="Files",

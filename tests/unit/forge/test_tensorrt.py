@@ -285,6 +285,13 @@ class TestRealHeaders:
         if not registry.why_not(HOPPER):
             assert found["registry"].ok
 
+    def test_headers_of_another_minor_version_mark_the_plugin(self, attempt):
+        include = find_headers(HOPPER).include_dir
+        older = with_trt(HOPPER, version="10.3", include_dir=include)
+        manifest, _ = attempt(bundles.scale(), older)
+        assert not manifest.target_verified
+        assert "headers of TensorRT 10.14.1, the target has 10.3" in manifest.unseen[0]
+
     @pytest.mark.parametrize("toolchain", [HOPPER, REAL_THOR], ids=["x86-64", "Thor, emulated"])
     def test_what_we_declare_by_hand_is_what_the_headers_say(self, attempt, drive, toolchain):
         """A host of the declared interface drives a plugin of the real one from node to launch: a slot out of place would crash."""
