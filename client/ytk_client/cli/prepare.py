@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ytk_client.cli.output import JSON, console, format_option, note, print_json, print_table, warn
+from ytk_core.errors import ExitCode
 
 if TYPE_CHECKING:
     from ytk_client.frontend import PrepareReport
@@ -67,6 +68,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--debug-taps", is_flag=True, help="Also write a graph that gives out what enters and leaves each plugin."
 )
 @click.option("--dryrun", is_flag=True, help="Only say what would be carved and rewritten.")
+@click.option(
+    "--min-coverage",
+    type=click.FloatRange(0, 100),
+    metavar="PERCENT",
+    help="Of a --dryrun: exit with 1 where the target takes less of the model without a plugin.",
+)
 @click.option("--report", type=_FILE, help="Write the report of a --dryrun as JSON.")
 @format_option("-o", "--output", "--format")
 def prepare(
@@ -86,6 +93,7 @@ def prepare(
     no_torch_timing: bool,
     debug_taps: bool,
     dryrun: bool,
+    min_coverage: float | None,
     report: Path | None,
     output: str,
 ) -> None:
@@ -98,6 +106,8 @@ def prepare(
 
     if arch and profile:
         raise click.UsageError("-a and --target-profile exclude each other: an arch spec implies its profile.")
+    if min_coverage is not None and not dryrun:
+        raise click.UsageError("--min-coverage is for --dryrun; a real run is content with plugins.")
     if report is not None and not dryrun:
         raise click.UsageError("--report is for --dryrun; a real run writes candidates.json.")
     if onnx_out is None:
@@ -121,7 +131,13 @@ def prepare(
         torch_timing_budget_s=0.0 if no_torch_timing else torch_timing_budget,
     )
     if dryrun:
-        _print_dry_run(dry_run(request, on_phase=note), report, output)
+        found = dry_run(request, on_phase=note)
+        _print_dry_run(found, report, output)
+        if min_coverage is not None and found.coverage_percent < min_coverage:
+            warn(
+                f"{found.coverage_percent:g} % of the operators need no plugin, and --min-coverage is {min_coverage:g}"
+            )
+            raise click.exceptions.Exit(int(ExitCode.VERDICT))
         return
     done = run(request, on_phase=note)
     for text in done.notes:

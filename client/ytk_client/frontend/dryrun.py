@@ -54,13 +54,18 @@ class CarvedOp:
 
 @dataclass(frozen=True)
 class DryRunReport:
-    """What a real run would do. ``coverage_percent``: the share of operators that the target takes without a plugin or by the user's own selection."""
+    """What a real run would do.
+
+    ``coverage_percent``: the share of operators that the target takes without a plugin or by the user's own selection; ``supported`` and
+    ``unsupported`` count these and the others.
+    """
 
     profile: str
     opset: int
     coverage_percent: float
     operators: int
     supported: dict[str, int]
+    unsupported: dict[str, int]
     carved: tuple[CarvedOp, ...]
     rewritten: tuple[RewrittenOp, ...]
     notes: tuple[str, ...]
@@ -68,7 +73,7 @@ class DryRunReport:
     schema_version: int = SCHEMA_VERSION
 
     @property
-    def unsupported(self) -> tuple[CarvedOp, ...]:
+    def refused(self) -> tuple[CarvedOp, ...]:
         """The regions that nobody asked for."""
         return tuple(each for each in self.carved if each.selector is None)
 
@@ -106,6 +111,7 @@ def dry_run(
         coverage_percent=round(100.0 * (len(operators) - len(lost)) / len(operators), 2) if operators else 100.0,
         operators=len(operators),
         supported=dict(Counter(node.target for node in operators if node.name not in carved).most_common()),
+        unsupported=dict(Counter(node.target for node in lost).most_common()),
         carved=tuple(_carved(region, opened.carver, opened) for region in opened.carver.regions),
         rewritten=(*opened.rewritten, *forms.rewritten(exported.graph)),
         notes=(*opened.notes, *losses),

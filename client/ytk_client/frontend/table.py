@@ -74,7 +74,7 @@ def dry_run_lines(found: DryRunReport) -> list[str]:
     lines = [
         f"  coverage   {found.coverage_percent:g} % of {found.operators} operators for {found.profile}, opset {found.opset}"
     ]
-    lines += [f"  carve      {each.placeholder}: {each.reason}" for each in found.unsupported]
+    lines += [f"  carve      {each.placeholder}: {each.reason}" for each in found.refused]
     lines += [
         f"  rewrite    {each.op} x{each.count} -> {', '.join(each.becomes) or 'nothing'}" for each in found.rewritten
     ]

@@ -135,7 +135,8 @@ def _zip(path: Path, request: Request) -> Inspection:
         ) from err
     if "repro.json" in names:
         return _repro(path)
-    if names and all(name.endswith(".npy") for name in names):
+    # The weights of a model that stores none in the npz are an empty archive.
+    if all(name.endswith(".npy") for name in names) and (names or path.suffix == ".npz"):
         return arrays.inspect_reference(path) if "__ytk__.npy" in names else arrays.inspect_weights(path)
     if any(name.rpartition("/")[2] == "data.pkl" for name in names) and not region.is_exported_program(names):
         raise FormatError(

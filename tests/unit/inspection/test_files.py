@@ -28,6 +28,7 @@ from ytk_core.formats.plugin_meta import Constraints, DeploymentTarget
 from ytk_core.formats.prepare_outputs import Candidate, CandidateReason, PluginRow, write_candidates, write_plugins
 from ytk_core.formats.reference import Reference, Sample, TensorInfo, write_reference
 from ytk_core.formats.region import EXTRA_FILE, RegionSpec, RegionTensor, encode_region_spec
+from ytk_core.formats.weights_npz import write_weights
 
 from fakes import client_files as files
 from fakes import repros
@@ -212,6 +213,9 @@ def test_a_model_with_its_plugins(tmp_path):
 def test_reference_and_weights(tmp_path):
     assert inspect_file(files.reference(tmp_path / "r.npz"), ANY).ok
     assert inspect_file(files.weights(tmp_path / "w.npz"), ANY).content[0]["shape"] == [2, 3]
+    # A model whose weights are all small has an archive with nothing in it.
+    write_weights(tmp_path / "none.npz", {})
+    assert inspect_file(tmp_path / "none.npz", ANY).kind == "weights"
     info = TensorInfo(name="y", dtype=DType.FLOAT32, shape=(3,))
     sample = Sample(inputs={}, outputs={"y": np.array([1, np.nan, np.inf], np.float32)})
     write_reference(tmp_path / "nan.npz", Reference(inputs=(), outputs=(info,), samples=(sample,)))
