@@ -14,7 +14,7 @@ from ytk_gaia.evaluator.edges import outside
 from ytk_gaia.evaluator.floor import Floors, suspicion
 from ytk_gaia.evaluator.machine_rates import Rate, best_rate, machine_id, remember
 from ytk_gaia.evaluator.options import JudgeOptions
-from ytk_gaia.evaluator.reference import build_reference
+from ytk_gaia.evaluator.reference import build_reference, floor_bytes
 from ytk_gaia.evaluator.session import Limits
 from ytk_gaia.evaluator.used import foreign
 from ytk_gaia.evaluator.verdicts import Verdict
@@ -121,7 +121,7 @@ def test_the_roofline_is_the_record_where_this_moment_is_slower(tmp_path):
     task = make_task(timed=2, shape=(256, 256))
     spec = msgspec.structs.replace(task.spec, must_read_bytes=256 * 256 * 4)
     task = type(task)(spec, task.samples)
-    size = floor.floor_bytes(task)
+    size = floor_bytes(task)
     assert size == 2 * 256 * 256 * 4
     meta = make_meta(inputs=[InputDecl(name="x", rank=2, dims=[256, 256]), InputDecl(name="w", rank=1, dims=[256])])
     like = msgspec.structs.replace(parse_bundle(kernel(HONEST), "x"), meta=meta)

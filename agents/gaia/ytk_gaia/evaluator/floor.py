@@ -12,12 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from ytk_gaia.evaluator.machine_rates import Rate, best_rate, remember, size_class
-from ytk_gaia.evaluator.reference import Reference, fastest
+from ytk_gaia.evaluator.reference import Reference, fastest, floor_bytes
 from ytk_gaia.evaluator.session import Call
-from ytk_gaia.task_format import Task, TaskTensor, expected_dtype
 
 PASSES = 3
 """How often a suspect is measured again."""
@@ -26,8 +23,6 @@ _ROOFLINE_SHARE = 0.3
 _NULL_SHARE = 0.1
 """A report below this share of an empty call's time is no clock's. Small: machines change speed between two processes, and an
 honest kernel of a few elements costs little more than the call."""
-_MIN_RECORD_BYTES = 64 << 10
-"""Smaller movements take too little time to tell a rate from the cost of the call."""
 _MAX_BYTES_PER_NS = 512.0
 """Per thread; no processor stores or loads faster, so this is a broken clock and no rate."""
 _SLACK_NS = 100_000
@@ -75,16 +70,6 @@ def unseen_ns(call: Call, threads: int) -> int:
     return call.cpu_ns - call.inner_ns * threads
 
 
-def _output_bytes(tensors: Sequence[TaskTensor]) -> int:
-    return sum(int(np.prod(t.shape)) * min(8, expected_dtype(t.dtype).itemsize) for t in tensors)
-
-
-def floor_bytes(task: Task) -> int:
-    """Give the bytes that every right kernel has to move: every output once, and the inputs that must be read."""
-    # Expectations of floats are kept in float64; the kernel stores half of that at most, hence the 2.
-    return _output_bytes(task.spec.outputs) // 2 + task.spec.must_read_bytes
-
-
 def measure(reference: Reference, rates: Path | None, machine: str) -> Floors:
     """Measure the references now, and put the machine's best rate on record where this moment shows a better one.
 
@@ -98,19 +83,20 @@ def measure(reference: Reference, rates: Path | None, machine: str) -> Floors:
     """
     threads = reference.threads
     idle = reference.calls(reference.null, threads)
-    teams = (1, threads) if threads > 1 else (1,)
-    moved = min(fastest(reference.calls(reference.move, team)) for team in teams)
-    size = floor_bytes(reference.task)
     null = fastest(idle)
-    # What an empty call costs is no movement of memory; small regions would be taken for slow memory otherwise.
-    roofline = float(max(1, moved - null))
-    if size >= _MIN_RECORD_BYTES:
-        roofline = size / _rate_on_record(size / roofline, rates, machine, threads, size)
+    size = floor_bytes(reference.task)
+    roofline = 0.0
+    if reference.move is not None:
+        teams = (1, threads) if threads > 1 else (1,)
+        moved = min(fastest(reference.calls(reference.move, team)) for team in teams)
+        # What an empty call costs is no movement of memory.
+        now = size / max(1, moved - null)
+        roofline = size / _rate_on_record(now, rates, machine, threads, size)
     return Floors(
         null_ns=null,
         around_ns=min(unseen_ns(c, threads) for c in idle),
         idle_ns=min(c.idle_ns for c in idle),
-        roofline_ns=roofline if size else 0.0,
+        roofline_ns=roofline,
     )
 
 

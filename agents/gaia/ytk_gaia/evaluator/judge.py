@@ -25,7 +25,7 @@ from ytk_gaia.evaluator.floor import Floors
 from ytk_gaia.evaluator.machine_rates import machine_id
 from ytk_gaia.evaluator.options import JudgeOptions
 from ytk_gaia.evaluator.prepare import prepare_all
-from ytk_gaia.evaluator.reference import Reference, build_reference, sick
+from ytk_gaia.evaluator.reference import Reference, build_reference, floor_bytes, sick
 from ytk_gaia.evaluator.schedule import WARM_UP_CALLS
 from ytk_gaia.evaluator.session import CandidateFaultError
 from ytk_gaia.evaluator.track import Track
@@ -157,7 +157,7 @@ def _evaluation(
         compiler=compiler_version(),
         sandbox=sandbox.kind,
         floor_ms=floors.floor_ns / 1e6,
-        floor_bytes=floor.floor_bytes(task),
+        floor_bytes=floor_bytes(task),
         roofline_ms=floors.roofline_ns / 1e6,
         machine=machine_id(options.device_uid),
         call_overhead_ms=floors.null_ns / 1e6,

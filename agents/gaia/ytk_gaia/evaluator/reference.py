@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from ytk_core.archspec import ArchSpec
 from ytk_core.errors import BoardError
@@ -20,7 +21,10 @@ from ytk_gaia.evaluator.arena import Placement
 from ytk_gaia.evaluator.build import build
 from ytk_gaia.evaluator.schedule import schedule
 from ytk_gaia.evaluator.session import Call, CandidateFaultError, Limits, Session
-from ytk_gaia.task_format import Task
+from ytk_gaia.task_format import Task, TaskTensor, expected_dtype
+
+_LEAST_MOVED = 64 << 10
+"""Bytes. A store or load of less is over before a clock has moved."""
 
 _NULL_SOURCE = """\
 extern "C" int ytk_launch(const ytk_context*, const ytk_tensor*, int, ytk_tensor*, int) { return YTK_OK; }
@@ -81,7 +85,8 @@ class Reference:
 
     Attributes:
         null: Does nothing.
-        move: Moves the memory that every right kernel has to move.
+        move: Moves the memory that every right kernel has to move; None where that is so little that it takes no time that one
+            could tell from the cost of a call.
         task: Whose buffers they are called on.
         threads: Of candidates.
         mode: Whether a sandbox is required.
@@ -89,7 +94,7 @@ class Reference:
     """
 
     null: Path
-    move: Path
+    move: Path | None
     task: Task
     threads: int
     mode: SandboxMode
@@ -106,7 +111,6 @@ class Reference:
     def foreign_libraries(self) -> frozenset[str]:
         """Give the names of the files that an empty kernel's process has in memory: nobody's fault."""
         with Session(self.null, self.task.spec, 1, Placement.END, self.mode, self.limits) as session:
-            session.call(self.task.samples[0].inputs)
             return session.mapped_files()
 
     def check_health(self, after: str) -> None:
@@ -157,15 +161,29 @@ def build_reference(
         BoardError: ``worker_sick``: they do not compile or run.
     """
     meta = msgspec.structs.replace(like.meta, compile_flags=[], launcher=Launcher())
-    libraries = []
-    sources = (_NULL_SOURCE, _MOVE_SOURCE.replace("@BYTES@", str(task.spec.must_read_bytes)))
-    for name, source in zip(("-empty", "-move"), sources, strict=True):
+
+    def compiled(name: str, source: str) -> Path:
         (directory / name).mkdir(parents=True, exist_ok=True)
         built = build(KernelBundle(header="", source=source, meta=meta), arch, directory / name, mode)
         if built.library is None:
             raise sick(f"it does not compile: {built.log[:300]}")
-        libraries.append(built.library)
-    return Reference(libraries[0], libraries[1], task, threads, mode, limits)
+        return built.library
+
+    null = compiled("-empty", _NULL_SOURCE)
+    move = None
+    if floor_bytes(task) >= _LEAST_MOVED:
+        move = compiled("-move", _MOVE_SOURCE.replace("@BYTES@", str(task.spec.must_read_bytes)))
+    return Reference(null, move, task, threads, mode, limits)
+
+
+def floor_bytes(task: Task) -> int:
+    """Give the bytes that every right kernel has to move: every output once, and the inputs that must be read."""
+    # Expectations of floats are kept in float64; the kernel stores half of that at most, hence the 2.
+    return _output_bytes(task.spec.outputs) // 2 + task.spec.must_read_bytes
+
+
+def _output_bytes(tensors: Sequence[TaskTensor]) -> int:
+    return sum(int(np.prod(t.shape)) * min(8, expected_dtype(t.dtype).itemsize) for t in tensors)
 
 
 def fastest(calls: Sequence[Call]) -> int:
