@@ -182,7 +182,7 @@ def test_compile_sends_everything_and_writes_the_bundle(ytk, fake, inputs):
         "max_ms": 2.0,
     }
     fake.answer(JobKind.ENGINE_BUILD, outputs={"engine.tgz": engine}, summary={"benchmark": benchmark})
-    result = compile_engine(ytk, "-p", "fp16", "--threads", "2")
+    result = compile_engine(ytk, "-p", "bf16", "--threads", "2")
     assert result.code == 0, result.err
     assert Path("model.tgz").read_bytes() == engine
     assert "yasp::Fold version 1" in result.out
@@ -191,7 +191,7 @@ def test_compile_sends_everything_and_writes_the_bundle(ytk, fake, inputs):
     assert [blob.name for blob in spec.inputs] == [
         *("model.onnx", "model.npz", "plugins/Fold.so", "plugins/Fold.so.manifest.json"),
     ]
-    assert spec.params["precision"] == "fp16"
+    assert (spec.params["precision"], spec.requirements) == ("bf16", ("precision==bf16",))
     assert spec.params["threads"] == 2
     assert spec.measuring
 
