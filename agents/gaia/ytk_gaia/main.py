@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,9 @@ from ytk_core.errors import NotAvailableError
 from ytk_core.workers import EMULATED
 from ytk_gaia import GENERATOR_VERSION
 from ytk_gaia.evaluator.machine_rates import RATES_FILE
+
+if TYPE_CHECKING:
+    from ytk_gaia.evaluator.cuda_device import GpuDevice
 
 ROLE = "gaia"
 GENERATOR_CAPABILITY = "generator"
@@ -74,18 +78,29 @@ def _gpu_specs(settings: AgentSettings) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(arch) for arch in found))
 
 
-def _emulated(settings: AgentSettings) -> tuple[str, ...]:
+def _compilable(specs: Sequence[str]) -> tuple[str, ...]:
     """Give those GPUs for which there is a device compiler here."""
     from ytk_gaia.evaluator.device_facts import nvrtc_for
 
     found = []
-    for text in _gpu_specs(settings):
+    for text in specs:
         try:
             nvrtc_for(ArchSpec.parse(text))
         except NotAvailableError:
             continue
         found.append(text)
     return tuple(found)
+
+
+def _gpus() -> list[GpuDevice]:
+    """Give the GPUs of this machine; a machine without device nodes is not asked further."""
+    from ytk_gaia.evaluator.cuda_device import device_nodes, find_devices
+
+    return find_devices()[0] if device_nodes() else []
+
+
+def _own_gpu_specs(specs: Sequence[str]) -> tuple[str, ...]:
+    return tuple(text for text in specs if ArchSpec.parse(text).device_kind == "gpu")
 
 
 def describe(settings: AgentSettings) -> WorkerFacts:
@@ -102,18 +117,24 @@ def describe(settings: AgentSettings) -> WorkerFacts:
         return WorkerFacts(arch_specs=given, capabilities=capabilities, device_name="torch generator")
     from ytk_gaia.evaluator.build import compiler_version
 
-    levels = sorted({ArchSpec.parse(text).device for text in specs}, reverse=True)
-    emulated = _emulated(settings)
-    targets = ("cpu", "torch", "tensorrt") if emulated else ("cpu", "torch")
+    levels = sorted(
+        {arch.device for text in specs if (arch := ArchSpec.parse(text)).device_kind == "cpu"}, reverse=True
+    )
+    gpus, compilable = _gpus(), _compilable(tuple(dict.fromkeys([*_gpu_specs(settings), *_own_gpu_specs(specs)])))
+    served = tuple(text for text in compilable if any(gpu.serves(ArchSpec.parse(text)) for gpu in gpus))
+    emulated = tuple(text for text in compilable if text not in served)
+    specs = tuple(text for text in specs if text not in _own_gpu_specs(specs))
+    targets = ("cpu", "torch", "tensorrt") if compilable else ("cpu", "torch")
     return WorkerFacts(
-        arch_specs=tuple(dict.fromkeys([*specs, *emulated])),
+        # What is really here goes first.
+        arch_specs=tuple(dict.fromkeys([*served, *specs, *emulated])),
         capabilities=(
             f"compiler=={compiler_version()}",
             *(f"deployment_target=={target}" for target in targets),
             *(f"{EMULATED}=={text}" for text in emulated),
         ),
-        device_uid=cpu_device_uid(),
-        device_name=f"CPU ({levels[0]})",
+        device_uid=gpus[0].device_uid if served else cpu_device_uid(),
+        device_name=gpus[0].name if served else f"CPU ({levels[0]})",
     )
 
 

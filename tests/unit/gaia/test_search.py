@@ -21,6 +21,7 @@ from ytk_core.formats.plugin_meta import DeploymentTarget
 from ytk_core.jobs import JobKind, JobResult, JobSpec
 from ytk_gaia import main as agent
 from ytk_gaia import search
+from ytk_gaia.evaluator.cuda_device import GpuDevice
 from ytk_gaia.evaluator.device_facts import DeviceFacts, KernelFacts
 from ytk_gaia.evaluator.verdicts import CandidateResult, PairedRatio, Verdict, write_evaluation
 from ytk_gaia.handlers import EvaluateHandler, GenerateHandler
@@ -125,6 +126,19 @@ def test_a_generator_says_its_torch_and_an_evaluator_its_device():
     assert {f"emulated=={ORIN}", "deployment_target==tensorrt"} <= set(evaluator.capabilities)
     assert {type(h) for h in agent.make_handlers(settings("generator"))} == {GenerateHandler}
     assert {type(h) for h in agent.make_handlers(settings("evaluator"))} == {EvaluateHandler}
+
+
+def test_a_gpu_of_this_machine_is_served_and_not_emulated(monkeypatch):
+    orin = GpuDevice(index=0, name="Orin", uuid="ab", sm=87, l2_bytes=1, bandwidth=1.0, driver_cuda=(11, 4))
+    monkeypatch.setattr(agent, "_gpus", lambda: [orin])
+    other = "arm64-sm87-l4t364-cu126-trt103"
+    found = settings("evaluator")
+    found.extra["emulate"] = (ORIN, other)
+    facts = agent.describe(found)
+    assert facts.arch_specs[0] == ORIN
+    assert f"emulated=={ORIN}" not in facts.capabilities
+    assert f"emulated=={other}" in facts.capabilities  # the driver is too old for it
+    assert (facts.device_name, facts.device_uid) == ("Orin", "gpu-ab")
 
 
 def test_the_agents_parent_process_imports_no_torch():

@@ -286,7 +286,7 @@ def evaluate(
             threads=len(os.sched_getaffinity(0)),
             engine=f"CUDA driver API, {device.name}",
             worker_id=options.worker_id,
-            device_uid=options.device_uid or device.device_uid,
+            device_uid=device.device_uid,
         ),
         threads=1,
         compiler=f"{nvrtc_for(arch).banner}; {compiler_version()}",
