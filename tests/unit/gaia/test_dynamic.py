@@ -42,6 +42,16 @@ def r(*shape):
     return torch.randn(*shape)
 
 
+def linear_attention(a, b):
+    """Two parts side by side along a dynamic axis: where the second begins depends on the first."""
+    batch, _, height, width = a.shape
+    heads = torch.cat([a, b], dim=1).reshape(batch, -1, 12, height * width)
+    q, k, v = heads.split(4, dim=2)
+    v = F.pad(v, (0, 0, 0, 1), value=1.0)
+    out = (v @ k.relu().transpose(-1, -2)) @ q.relu()
+    return (out[:, :, :-1] / (out[:, :, -1:] + 1e-6)).reshape(batch, -1, height, width)
+
+
 # Name: function, inputs, dynamic axes of each input.
 REGIONS = {
     "softmax_product": (lambda x, w: torch.softmax(x @ w, -1), (r(6, 8), r(8, 12)), ((0,), (1,))),
@@ -56,6 +66,7 @@ REGIONS = {
         (r(1, 4, 13, 16), r(4, 1, 3, 3)),
         ((2, 3), ()),
     ),
+    "linear_attention": (linear_attention, (r(1, 24, 4, 6), r(1, 24, 4, 6)), ((1, 2, 3), (1, 2, 3))),
     "sort": (lambda x: x.sort(-1)[0], (r(5, 30),), ((0, 1),)),
 }
 

@@ -43,7 +43,7 @@ from ytk_gaia.generator.launcher_text import (
 from ytk_gaia.generator.lowering import LoweredRegion, static_int
 from ytk_gaia.generator.memory_plan import ALIGNMENT, Places, Plan, aligned, find_results, needed, place_buffers
 from ytk_gaia.generator.nest import Nest, NestKind, loop_variables, reduction_variables
-from ytk_gaia.generator.schedules import Dynamic, product_text
+from ytk_gaia.generator.schedules import Dynamic, extent_text, product_text
 
 _SHORT_LIMIT = 1 << 30
 """Below it every index, and an index plus one stride of the grid, fits 32 bits."""
@@ -251,7 +251,7 @@ class _Emitter:
                 base, offset = pending.pop(name)
                 if plan.root(name) in self.roots:
                     c, pointer = types[plan.pointers[name]], plan.pointers[name]
-                    lines.append(f"{c}* const {pointer} = {plan.pointer(base)} + {offset}; (void){pointer};")
+                    lines.append(f"{c}* const {pointer} = {plan.pointer(base)} + {extent_text(plan.extent(offset))}; (void){pointer};")
         return lines
 
     def run_function(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ytk_gaia.generator.index_printer import STORAGE_TYPE, c_type
 from ytk_gaia.generator.memory_plan import Plan, aligned, itemsize
 from ytk_gaia.generator.row_fusion import Group
+from ytk_gaia.generator.schedules import extent_text
 
 _MAX_ROW_BYTES = 4 << 20
 """What a thread keeps at most; beyond that a buffer stays whole in the workspace."""
