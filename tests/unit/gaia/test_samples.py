@@ -50,7 +50,10 @@ def test_expectations_are_float64_and_torch_itself_passes():
     task = task_of(module, (torch.randn(5, 8), torch.randn(8, 6)))
     assert task.spec.expectation == "float64"
     names = [s.name for s in task.spec.samples]
-    assert names[:4] == ["permuted", "one-hot", "large", "small"]
+    assert names[:5] == ["permuted", "almost", "one-hot", "large", "small"]
+    # Two samples that differ in one element, one after the other: who recognises inputs by a part of them is wrong.
+    first, second = (task.samples[k].inputs for k in (0, 1))
+    assert sum(int((a != b).sum()) for a, b in zip(first, second, strict=True)) == 1
     assert sum(s.timed for s in task.spec.samples) == 10
     assert set(self_test(task).values()) == {"rejected"}
     for index, sample in enumerate(task.samples):

@@ -241,6 +241,17 @@ def _draw_all(
     return [_draw(generator, s, t.dtype, r) for s, t, r in zip(at, tensors, ranges, strict=True)]
 
 
+def _all_but_one(arrays: Sequence[Array], roles: Sequence[Role]) -> list[Array] | None:
+    """Give the same inputs with the last element of the last activation taken from its first; None where that changes nothing."""
+    for index in reversed(range(len(arrays))):
+        flat = arrays[index].reshape(-1)
+        if roles[index] is Role.ACTIVATION and flat.size > 1 and flat[0] != flat[-1]:
+            changed = flat.copy()
+            changed[-1] = flat[0]
+            return [changed.reshape(a.shape) if k == index else a for k, a in enumerate(arrays)]
+    return None
+
+
 def _structured(
     region: Region, ranges: Sequence[InputRange], generator: np.random.Generator
 ) -> Iterator[tuple[str, list[Array]]]:
@@ -258,7 +269,12 @@ def _structured(
 
     base = fresh()
     # The same values in another order: catches what reads only part of them or sorts them out by position.
-    yield "permuted", [np.ascontiguousarray(a.reshape(-1)[::-1]).reshape(a.shape) for a in base]
+    backwards = [np.ascontiguousarray(a.reshape(-1)[::-1]).reshape(a.shape) for a in base]
+    yield "permuted", backwards
+    almost = _all_but_one(backwards, roles)
+    if almost is not None:
+        # Directly after: who recognises inputs by a part of them gives the answer to the one before.
+        yield "almost", almost
     if not activations:
         return
     first = activations[0]
