@@ -28,7 +28,8 @@ one call. This is measured with `make conformance`, not declared: a figure chang
 Every entry that torch.export captures ends in exactly one of
 
 - **native**: only standard ONNX nodes, and ONNX Runtime, run on the written files by code that shares nothing with prepare's own
-  comparison, gives the shapes, dtypes and values that torch gives (float32: 1e-4 absolute, 1e-3 relative; integers exactly);
+  comparison, gives the shapes, dtypes and values that torch gives (float32: 1e-4 absolute, 1e-3 relative; half types: 1e-2 and
+  5e-2, or four roundings of the largest element; integers exactly);
 - **carved**: a region became a plugin; it counts only if the contract of that plugin passes the checks of
   plugin_meta (rank, dtypes, static output shapes) and the region, exported on its own, reproduces torch at every site;
 - **refused**: an error with a reason, nothing written. A region that no plugin can stand for is counted here, too: a

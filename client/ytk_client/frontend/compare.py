@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import onnx
 
+from ytk_client.frontend.bfloat16_border import as_bfloat16, with_float32_border
 from ytk_client.frontend.tensors import from_onnx
 from ytk_client.frontend.user_code import first_line
 from ytk_core.accuracy import AccuracyLimit, compare, default_limit
@@ -193,17 +194,15 @@ class _FirstThatWorks:
         self._path = graph.path
         self._engine = engine
         self._named: str | None = None
-        # The others neither take bfloat16 arrays nor compute in it on every host.
-        only_reference = DType.BFLOAT16 in graph.dtypes.values()
+        has_bfloat16 = DType.BFLOAT16 in graph.dtypes.values()
         self._left = [
             (name, factory)
             for name, factory in _EVALUATORS
             if importlib.util.find_spec(name.partition(".")[0]) is not None
-            and (name == "onnx.reference" or not only_reference)
-            # It divides by extents while it compiles, and the signal would end this process.
-            and not (name == "openvino" and graph.has_empty)
+            # It does not compute in bfloat16 on every host. It divides by extents while it compiles, and the signal would
+            # end this process.
+            and not (name == "openvino" and (has_bfloat16 or graph.has_empty))
         ]
-        self._must_load = only_reference and engine == "onnxruntime"
         self._reasons: list[str] = []
         self._current: Evaluator | None = None
 
@@ -221,9 +220,6 @@ class _FirstThatWorks:
         Raises:
             CannotRunError: ``no_evaluator``: none loads and runs the graph, or the target itself does not.
         """
-        if self._must_load:
-            self._must_load = False
-            self._check_that_it_loads()
         while True:
             if self._current is None:
                 if not self._left:
@@ -242,21 +238,6 @@ class _FirstThatWorks:
                 self._named = self._named or found
                 self._reasons.append(reason)
                 self._current = None
-
-    def _check_that_it_loads(self) -> None:
-        """Ask the target at least to load what it cannot run for us: it takes no bfloat16 arrays from Python.
-
-        Raises:
-            CannotRunError: It refuses the graph.
-        """
-        if importlib.util.find_spec("onnxruntime") is None:
-            return
-        try:
-            _OnnxRuntime(self._path)
-        except Exception as err:
-            reason = f"onnxruntime: {first_line(str(err))}"
-            found = _blamed_node(str(err), self._path)
-            raise CannotRunError(reason, hint="Choose another target.", node=found) from err
 
 
 class _NothingToRun:
@@ -283,13 +264,17 @@ class _OnnxRuntime:
         onnxruntime.set_default_logger_severity(4)  # it prints what it cannot load; the next evaluator may
         # Spinning threads would slow torch, which runs in this process, a hundredfold.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        # Its Python takes and gives no bfloat16 arrays, while some of its operators do.
+        plain, self._narrow = with_float32_border(path)
+        self._session = onnxruntime.InferenceSession(str(plain), options, providers=["CPUExecutionProvider"])
         self._inputs = {node.name for node in self._session.get_inputs()}
         self._outputs = [node.name for node in self._session.get_outputs()]
 
     def run(self, feeds: Arrays) -> dict[str, np.ndarray[Any, Any]]:
-        results = self._session.run(None, {name: feeds[name] for name in self._inputs})
-        return dict(zip(self._outputs, results, strict=True))
+        given = {name: feeds[name] for name in self._inputs}
+        wide = {name: array.astype(np.float32) if name in self._narrow else array for name, array in given.items()}
+        results = dict(zip(self._outputs, self._session.run(None, wide), strict=True))
+        return {name: as_bfloat16(array) if name in self._narrow else array for name, array in results.items()}
 
 
 class _OpenVino:

@@ -65,16 +65,20 @@ def _exponential_of(uniform: torch.Tensor) -> torch.Tensor:
     return -torch.log(1 - uniform)
 
 
+def _grid(uniform: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Round noise down to what a half can hold: rounded to the nearest, the largest would become 1."""
+    digits = {torch.float16: 2**11, torch.bfloat16: 2**8}.get(dtype)
+    return uniform if digits is None else torch.floor(uniform * digits) / digits
+
+
 def _rand(noise: Source, _given: Arguments, out: torch.Tensor) -> torch.Tensor:
-    uniform = _uniform_of(noise, out)
-    digits = {torch.float16: 2**11, torch.bfloat16: 2**8}.get(out.dtype)
-    # Rounded to the nearest, the largest ones would become 1.
-    return uniform if digits is None else (torch.floor(uniform * digits) / digits).to(out.dtype)
+    return _grid(_uniform_of(noise, out), out.dtype).to(out.dtype)
 
 
 def _uniform(noise: Source, given: Arguments, out: torch.Tensor) -> torch.Tensor:
     low, high = given["from"], given["to"]
-    return low + (high - low) * _rand(noise, given, out)
+    # Rounded once, at the end: what cancels to nearly 0 would keep the rounding of the product.
+    return (low + (high - low) * _grid(_uniform_of(noise, out), out.dtype)).to(out.dtype)
 
 
 def _randn(noise: Source, _given: Arguments, out: torch.Tensor) -> torch.Tensor:
@@ -82,7 +86,7 @@ def _randn(noise: Source, _given: Arguments, out: torch.Tensor) -> torch.Tensor:
 
 
 def _normal(noise: Source, given: Arguments, out: torch.Tensor) -> torch.Tensor:
-    return given["mean"] + given["std"] * _randn(noise, given, out)
+    return (given["mean"] + given["std"] * _normal_of(noise, out)).to(out.dtype)
 
 
 def _log_normal(noise: Source, given: Arguments, out: torch.Tensor) -> torch.Tensor:

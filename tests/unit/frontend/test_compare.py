@@ -227,3 +227,15 @@ def test_what_the_target_refuses_within_an_operator_is_carved(run_prepare):
         profile="onnxruntime",
     )
     assert [candidate.aten_op for candidate in report.candidates] == ["aten::cross_entropy_loss"]
+
+
+def test_bfloat16_graphs_run_in_the_engine_they_are_for(run_prepare):
+    """What fails only when it runs shows there, and nowhere else."""
+    report, _ = run_prepare(
+        "class Model(nn.Module):\n    def forward(self, x, at):\n        y = x.reshape(2, 2).reshape(4)\n"
+        "        return y.scatter_add(0, at, y), y\n"
+        "def get_fwd_args():\n    return (torch.randn(4).bfloat16(), torch.tensor([0, 2, 2, 1]))\n",
+        profile="onnxruntime",
+    )
+    assert report.evaluator == "onnxruntime"
+    assert [candidate.aten_op for candidate in report.candidates] == ["aten::scatter_add"]
