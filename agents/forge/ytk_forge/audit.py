@@ -198,7 +198,7 @@ def audit(
         if toolchain.tensorrt is not None:
             results.append(compare_creators(answer, meta, toolchain.tensorrt.major))
             if not registry.why_not(toolchain):
-                results.append(registry.check_registry(path, meta, toolchain, compiler, mode=mode))
+                results.append(registry.check_registry(path, meta, toolchain, compiler, mode=mode, cache_dir=cache_dir))
     return results
 
 

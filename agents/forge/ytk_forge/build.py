@@ -259,7 +259,7 @@ def _key(bundle: KernelBundle, arch: ArchSpec, toolchain: Toolchain, tools: Tool
             "toolchain": msgspec.to_builtins(toolchain),
             "compiler": msgspec.to_builtins(tools.compiler),
             "tools": tools.banners(),
-            "registry": [registry.installed_version(), registry.why_not(toolchain)],
+            "registry": registry.identity(toolchain),
             "headers": _headers_digest(tools.headers),
             "flags": [*flags, *TABLE_FLAGS, *LINK_FLAGS],
             "renderer": [RENDERER_VERSION, AUDIT_VERSION, digest_bytes(text)],

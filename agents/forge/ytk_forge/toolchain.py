@@ -127,6 +127,9 @@ class Probe(_Strict, frozen=True, kw_only=True):
     ``["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]``."""
     libraries: list[str] = []
     """Libraries to load before it, for symbols that the target's engine would provide."""
+    registry: str = ""
+    """Where the target is another machine: a directory with the tensorrt-lean package of that machine, as ``pip install --target
+    --platform`` makes it; its registry is then asked too."""
 
 
 class Toolchain(_Strict, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ version (TensorRT 10 and later; nothing of the package is imported); and, only w
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import re
@@ -118,6 +119,20 @@ def find_headers(toolchain: Toolchain, *, declared: bool = False) -> TrtHeaders 
         raise NotAvailableError(msg, code="tensorrt_headers_wrong", hint=hint)
     banner = f"TensorRT {version or wanted.version} headers"
     return TrtHeaders(include_dir=str(include), declared=False, banner=banner, version=version)
+
+
+def real_headers(toolchain: Toolchain) -> TrtHeaders | None:
+    """Give headers of a TensorRT of the toolchain's major, whatever their minor version; None where there are none here.
+
+    Good for what is stable over a major version, such as the plugin registry; never for a plugin class.
+    """
+    with contextlib.suppress(NotAvailableError):
+        found = find_headers(toolchain)
+        if found is not None and not found.declared:
+            return found
+    major = "" if toolchain.tensorrt is None else str(toolchain.tensorrt.major)
+    packages = (each for each in PACKAGED if each.version.split(".")[0] == major)
+    return next((found for each in packages if (found := _packaged(each)) is not None), None)
 
 
 @functools.cache

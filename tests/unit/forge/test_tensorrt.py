@@ -273,9 +273,7 @@ class TestRealHeaders:
         if missing := problems(toolchain):
             pytest.skip(" ".join(missing))
 
-    @pytest.mark.parametrize(
-        "bundle", [bundles.scale, bundles.depthwise, bundles.quantised], ids=lambda make: make.__name__
-    )
+    @pytest.mark.parametrize("bundle", [bundles.scale, bundles.quantised], ids=lambda make: make.__name__)
     def test_every_form_of_plugin_compiles_and_is_registered(self, attempt, bundle):
         manifest, _ = attempt(bundle(), HOPPER)
         assert manifest.tools["tensorrt"] == "TensorRT 10.14.1 headers of kernel-lens==2.0.1"
@@ -305,6 +303,53 @@ class TestRealHeaders:
             "end 0",
         ):
             assert line in lines
+
+
+class TestForeignRegistry:
+    """The registry of another machine's TensorRT: asked by a program of ours, under the emulator where the machine is another one."""
+
+    @pytest.mark.skipif(
+        bool(registry.why_not(HOPPER) or problems(HOPPER)),
+        reason=registry.why_not(HOPPER) or " ".join(problems(HOPPER)),
+    )
+    def test_our_program_says_what_tensorrts_python_package_says(self, attempt, mode, cache_dir):
+        _, library = attempt(bundles.scale(), HOPPER)
+        compiler, meta = find_compiler(HOPPER), bundles.scale().meta
+        for asked in (meta, msgspec.structs.replace(meta, plugin_namespace="other")):
+            by_python = registry.check_registry(library, asked, HOPPER, compiler, mode=mode)
+            by_program = registry.check_registry(
+                library, asked, HOPPER, compiler, mode=mode, cache_dir=cache_dir, native=True
+            )
+            assert by_program == by_python
+        assert not by_program.ok
+        (library.parent / "text.so").write_text("no library")
+        broken = registry.check_registry(
+            library.parent / "text.so", meta, HOPPER, compiler, mode=mode, cache_dir=cache_dir, native=True
+        )
+        assert (broken.ok, broken.found) == (False, "no creator; and get_creator does not find it")
+
+    def test_says_what_is_missing(self, tmp_path):
+        def why(path: str) -> str:
+            probe = msgspec.structs.replace(REAL_THOR.probe, registry=path)
+            return registry.why_not(msgspec.structs.replace(REAL_THOR, probe=probe))
+
+        assert "probe.registry names none of aarch64" in why("")
+        assert why(str(tmp_path)) == f"no libnvinfer_lean.so.10 in probe.registry = {tmp_path}"
+        (tmp_path / "tensorrt_lean_libs").mkdir()
+        (tmp_path / "tensorrt_lean_libs" / "libnvinfer_lean.so.10").touch()
+        assert why(str(tmp_path)) == ("" if trt_headers.real_headers(REAL_THOR) else why(str(tmp_path)))
+        assert "8.6" in registry.why_not(ORIN)
+
+    def test_another_library_is_another_key_of_the_cache(self, tmp_path):
+        libs = tmp_path / "tensorrt_lean_libs"
+        libs.mkdir()
+        probe = msgspec.structs.replace(REAL_THOR.probe, registry=str(tmp_path))
+        toolchain = msgspec.structs.replace(REAL_THOR, probe=probe)
+        found = [registry.identity(toolchain)]
+        for size in (1, 2):
+            (libs / "libnvinfer_lean.so.10").write_bytes(b"x" * size)
+            found.append(registry.identity(toolchain))
+        assert len({str(each) for each in found}) == 3
 
 
 class TestRendered:
