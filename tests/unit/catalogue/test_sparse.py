@@ -88,6 +88,16 @@ class TestKernels:
         features, indices = voxels(60, padding=5)
         agree("sparse_subm_conv3d", [features, indices, *weights(list(kernel))], submanifold(kernel), threads)
 
+    @pytest.mark.parametrize("threads", [1, 2])
+    def test_many_channels(self, agree, threads):
+        # Whole vectors of output channels and a rest, more rows than one thread takes at a time.
+        features, indices = voxels(500, channels=20, padding=7)
+        tensors = [features, indices, *weights([3, 3, 3], channels=20, out=37)]
+        agree("sparse_subm_conv3d", tensors, submanifold(), threads)
+        got = agree("sparse_conv3d", tensors, window(max_voxels=720), threads)
+        back = [got[0], got[1], indices, *weights([3, 3, 3], channels=37, out=16)]
+        agree("sparse_inverse_conv3d", back, window(), threads)
+
     def test_submanifold_with_dilation(self, agree):
         agree("sparse_subm_conv3d", [*voxels(200), *weights([3, 3, 3])], submanifold(dilation=(1, 2, 3)))
 

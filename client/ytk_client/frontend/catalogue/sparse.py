@@ -145,7 +145,10 @@ def conv3d(
     cells = cells[cells >= 0]
     count = int(cells.numel())
     if count > max_voxels:
-        msg = f"a sparse convolution gives {count} active voxels, more than its declared maximum of {max_voxels}"
+        layer = (
+            f"{weight.shape[1]} to {weight.shape[2]} channels, kernel {list(kernel_size)}, grid {list(spatial_shape)}"
+        )
+        msg = f"a sparse convolution ({layer}) gives {count} active voxels, more than its declared maximum of {max_voxels}"
         hint = "Set `max_voxels` on that spconv.SparseConv3d module, for example `conv.max_voxels = 20000`, to the most that any input will give."
         raise UserError(msg, code="voxel_overflow", hint=hint)
     found = torch.full((max_voxels, 4), _PADDING, dtype=torch.int32)

@@ -64,11 +64,10 @@ extern "C" int ytk_launch(const ytk_context* ctx, const ytk_tensor* in, int, ytk
     }
   std::fill(places + rank * 4, places + capacity * 4, -1);
   float* y = data_of<float>(out[0]);
-#pragma omp parallel for num_threads(ctx->threads) schedule(static)
-  for (int64_t row = 0; row < capacity; ++row) {
-    const int32_t* index = places + row * 4;
-    sum_row([&](int32_t k) { return strided_neighbour(map, plan.in, window, index, k); }, row < active,
-            data_of<float>(in[0]), data_of<float>(in[2]), data_of<float>(in[3]), volume, ci, co, y + row * co);
-  }
+#pragma omp parallel for num_threads(ctx->threads) schedule(dynamic)
+  for (int64_t first = 0; first < capacity; first += kChunk)
+    sum_rows([&](int64_t row, int32_t k) { return strided_neighbour(map, plan.in, window, places + row * 4, k); },
+             [&](int64_t row) { return row < active; }, first, std::min(capacity, first + kChunk),
+             data_of<float>(in[0]), data_of<float>(in[2]), data_of<float>(in[3]), volume, ci, co, y);
   return YTK_OK;
 }

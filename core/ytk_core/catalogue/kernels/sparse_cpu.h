@@ -24,26 +24,54 @@ inline void build_map(const MapSpace& space, const Grid& grid, const int32_t* in
   }
 }
 
-// One output row: bias, and for each kernel element the input row times its [channels_in, channels_out] matrix. A row
-// that takes part in nothing is 0 if `active` is false.
-template <class Neighbour>
-void sum_row(Neighbour neighbour, bool active, const float* features, const float* weight, const float* bias,
-             int64_t volume, int64_t channels_in, int64_t channels_out, float* out) {
-  if (!active) {
-    std::memset(out, 0, size_t(channels_out) * sizeof(float));
-    return;
-  }
-  std::memcpy(out, bias, size_t(channels_out) * sizeof(float));
-  for (int64_t k = 0; k < volume; ++k) {
-    const int32_t row = neighbour(int32_t(k));
-    if (row < 0) continue;
-    const float* x = features + row * channels_in;
-    const float* matrix = weight + k * channels_in * channels_out;
+// Sixteen floats at any address; compilers lower it to what the CPU has.
+typedef float Lanes __attribute__((vector_size(64), aligned(4)));
+constexpr int64_t kLanes = 16;
+constexpr int64_t kChunk = 128;  // output rows that one thread takes at a time
+
+// Adds x[r] (a row of features) times matrix [channels_in, channels_out] to out[r], for R rows at once: each line of the
+// matrix is read once for all of them.
+template <int R>
+void add_products(const float* const* x, const float* matrix, int64_t channels_in, int64_t channels_out, float* const* out) {
+  int64_t o = 0;
+  for (; o + kLanes <= channels_out; o += kLanes) {
+    Lanes sums[R];
+    for (int r = 0; r < R; ++r) sums[r] = *reinterpret_cast<const Lanes*>(out[r] + o);
     for (int64_t i = 0; i < channels_in; ++i) {
-      const float value = x[i];
-      const float* line = matrix + i * channels_out;
-      for (int64_t o = 0; o < channels_out; ++o) out[o] += value * line[o];
+      const Lanes line = *reinterpret_cast<const Lanes*>(matrix + i * channels_out + o);
+      for (int r = 0; r < R; ++r) sums[r] += x[r][i] * line;
     }
+    for (int r = 0; r < R; ++r) *reinterpret_cast<Lanes*>(out[r] + o) = sums[r];
+  }
+  for (int r = 0; r < R; ++r)
+    for (int64_t i = 0; i < channels_in; ++i)
+      for (int64_t rest = o; rest < channels_out; ++rest) out[r][rest] += x[r][i] * matrix[i * channels_out + rest];
+}
+
+// The output rows first to last - 1: bias, and for each kernel element k the input row neighbour(row, k) times its matrix.
+// The sums of a row have one order, whatever the number of threads. Rows that are not active(row) are 0.
+template <class Neighbour, class Active>
+void sum_rows(Neighbour neighbour, Active active, int64_t first, int64_t last, const float* features, const float* weight,
+              const float* bias, int64_t volume, int64_t channels_in, int64_t channels_out, float* out) {
+  for (int64_t row = first; row < last; ++row) {
+    float* y = out + row * channels_out;
+    if (active(row)) std::memcpy(y, bias, size_t(channels_out) * sizeof(float));
+    else std::memset(y, 0, size_t(channels_out) * sizeof(float));
+  }
+  const float* x[kChunk];
+  float* y[kChunk];
+  for (int64_t k = 0; k < volume; ++k) {
+    int64_t pairs = 0;
+    for (int64_t row = first; row < last; ++row) {
+      const int32_t from = active(row) ? neighbour(row, int32_t(k)) : -1;
+      if (from < 0) continue;
+      x[pairs] = features + from * channels_in;
+      y[pairs++] = out + row * channels_out;
+    }
+    const float* matrix = weight + k * channels_in * channels_out;
+    int64_t p = 0;
+    for (; p + 6 <= pairs; p += 6) add_products<6>(x + p, matrix, channels_in, channels_out, y + p);
+    for (; p < pairs; ++p) add_products<1>(x + p, matrix, channels_in, channels_out, y + p);
   }
 }
 

@@ -37,12 +37,13 @@ extern "C" int ytk_launch(const ytk_context* ctx, const ytk_tensor* in, int, ytk
   const RowMap map = space.map();
   const int32_t* indices = data_of<int32_t>(in[2]);
   float* y = data_of<float>(out[0]);
-#pragma omp parallel for num_threads(ctx->threads) schedule(static)
-  for (int64_t row = 0; row < rows; ++row) {
-    const int32_t* index = indices + row * 4;
-    sum_row([&](int32_t k) { return inverse_neighbour(map, plan.coarse, plan.fine, window, index, k); },
-            cell_of(plan.fine, index) >= 0, data_of<float>(in[0]), data_of<float>(in[3]), data_of<float>(in[4]), volume,
-            ci, co, y + row * co);
-  }
+#pragma omp parallel for num_threads(ctx->threads) schedule(dynamic)
+  for (int64_t first = 0; first < rows; first += kChunk)
+    sum_rows([&](int64_t row, int32_t k) {
+               return inverse_neighbour(map, plan.coarse, plan.fine, window, indices + row * 4, k);
+             },
+             [&](int64_t row) { return cell_of(plan.fine, indices + row * 4) >= 0; }, first,
+             std::min(rows, first + kChunk), data_of<float>(in[0]), data_of<float>(in[3]), data_of<float>(in[4]), volume,
+             ci, co, y);
   return YTK_OK;
 }

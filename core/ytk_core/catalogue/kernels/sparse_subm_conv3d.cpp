@@ -22,11 +22,10 @@ extern "C" int ytk_launch(const ytk_context* ctx, const ytk_tensor* in, int, ytk
   build_map(space, grid, indices, rows);
   const RowMap map = space.map();
   float* y = data_of<float>(out[0]);
-#pragma omp parallel for num_threads(ctx->threads) schedule(static)
-  for (int64_t row = 0; row < rows; ++row) {
-    const int32_t* index = indices + row * 4;
-    sum_row([&](int32_t k) { return submanifold_neighbour(map, grid, window, index, k); }, cell_of(grid, index) >= 0,
-            data_of<float>(in[0]), data_of<float>(in[2]), data_of<float>(in[3]), volume, ci, co, y + row * co);
-  }
+#pragma omp parallel for num_threads(ctx->threads) schedule(dynamic)
+  for (int64_t first = 0; first < rows; first += kChunk)
+    sum_rows([&](int64_t row, int32_t k) { return submanifold_neighbour(map, grid, window, indices + row * 4, k); },
+             [&](int64_t row) { return cell_of(grid, indices + row * 4) >= 0; }, first, std::min(rows, first + kChunk),
+             data_of<float>(in[0]), data_of<float>(in[2]), data_of<float>(in[3]), volume, ci, co, y);
   return YTK_OK;
 }
