@@ -10,6 +10,7 @@ import torch
 
 from ytk_client.frontend import torch_adapter
 from ytk_client.frontend.catalogue.adapters import adapted
+from ytk_client.frontend.inline import inline_contexts
 from ytk_client.frontend.load_model import LoadedModel, user_output_to_stderr
 from ytk_client.frontend.user_code import UserFrame, chain, first_line, user_frame
 from ytk_core.errors import UserError
@@ -46,9 +47,11 @@ def capture(model: LoadedModel, dynamic_shapes: Any = None) -> torch.export.Expo
             user_output_to_stderr(),
             adapted(model.module),
         ):
-            return torch.export.export(
+            program = torch.export.export(
                 model.module, model.args, dict(model.kwargs), dynamic_shapes=dynamic_shapes, strict=False
             )
+            inline_contexts(program)
+            return program
     except Exception as err:  # torch.export raises nearly anything
         ours = next((link for link in chain(err) if isinstance(link, UserError)), None)
         if ours is not None:  # what a shipped plugin cannot do was said by its adapter
