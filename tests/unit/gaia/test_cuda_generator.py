@@ -12,12 +12,12 @@ from ytk_core.archspec import ArchSpec
 from ytk_core.dtypes import DType
 from ytk_core.errors import UserError
 from ytk_core.formats.kernel_bundle import read_bundle
-from ytk_core.formats.plugin_meta import DeploymentTarget
+from ytk_core.formats.plugin_meta import DeploymentTarget, Format, Role
 from ytk_gaia.evaluator.verdicts import Verdict
 from ytk_gaia.generator.border import Border, KernelTensor
 from ytk_gaia.generator.cuda_scatter import separable
 from ytk_gaia.generator.cuda_schedules import owners_for
-from ytk_gaia.generator.cuda_variants import captured, tensorrt_variants
+from ytk_gaia.generator.cuda_variants import captured, tensorrt_variants, with_layouts
 from ytk_gaia.library import generate_and_choose
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
@@ -95,6 +95,17 @@ class Mixed(torch.nn.Module):
         return values, order, torch.zeros(7, 40).index_add(0, index, y)
 
 
+class Depthwise(torch.nn.Module):
+    """Pointwise and depthwise operators on images of eight channels: what kHWC8 is for."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(8, 8, 3, padding=1, groups=8)
+
+    def forward(self, x, y):
+        return torch.relu(self.convolution(x)) + y, x * 2
+
+
 class Dynamic(torch.nn.Module):
     def forward(self, x):
         return torch.softmax(x, -1), x.amax((1, 2)), x.cumsum(1)
@@ -127,6 +138,29 @@ def test_a_region_becomes_a_bundle_with_two_variants_that_the_emulation_passes(t
     facts = report.candidates[0].device
     assert facts.sm == "sm_87"
     assert {k.name.rsplit("_", 1)[1] for k in facts.kernels} >= {"f32", "f16"}
+
+
+def test_images_of_eight_channels_have_a_third_variant_in_khwc8(tmp_path):
+    torch.manual_seed(0)
+    inputs = (torch.randn(2, 8, 5, 7), torch.randn(2, 8, 5, 7))
+    report, bundle = choose(tmp_path, Depthwise(), inputs, candidates=1, precision="fp16")
+    assert report.candidates[0].verdict is Verdict.PASSED, report.candidates
+    linear, packed = bundle.meta.variants
+    assert packed.id == "f16_hwc8"
+    assert {t.format for t in packed.outputs} == {Format.HWC8}
+    assert Format.LINEAR in {t.format for t in packed.inputs}  # the weights
+    assert {t.format for t in linear.inputs} == {Format.LINEAR}
+    assert "from_hwc8<8, 35>" in bundle.source  # threads side by side are channels side by side
+
+
+def test_khwc8_where_the_region_does_not_allow_it_is_said_before_anything_is_measured():
+    image = KernelTensor("x", DType.FLOAT32, (1, 12, 4, 4))
+    odd = Border((image,), (image,), (0,))
+    variants = tensorrt_variants(odd, ArchSpec.parse(ORIN), "captured")
+    assert with_layouts(variants, odd, [Role.ACTIVATION], "auto") == variants
+    with pytest.raises(UserError) as caught:
+        with_layouts(variants, odd, [Role.ACTIVATION], "khwc8")
+    assert caught.value.code == "layout_not_available"
 
 
 def test_dynamic_extents_are_judged_at_other_shapes_too(tmp_path):

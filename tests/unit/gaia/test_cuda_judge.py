@@ -144,5 +144,5 @@ def test_a_wrong_one_is_not(evaluation, name):
 
 def test_the_unit_gives_each_variant_its_number():
     unit = cuda_build.unit(parse_bundle(cuda_kernels.right(), "right"))
-    assert "ytk_gpu::call(ctx, in, nin, out, nout, ytk_launch)" in unit
+    assert "ytk_gpu::call(ctx, in, nin, out, nout, formats[variant], ytk_launch)" in unit
     assert cuda_build.variant_code(0) == 1

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "ytk_formats.h"
+
 #ifndef YTK_LIBCUDA
 #define YTK_LIBCUDA "libcuda.so.1"
 #endif
@@ -132,14 +134,7 @@ inline bool start() {
 }
 
 inline size_t bytes_of(const ytk_tensor& tensor) {
-  size_t bytes = 4;
-  switch (tensor.dtype) {
-    case YTK_INT64: case YTK_FLOAT64: bytes = 8; break;
-    case YTK_FLOAT16: case YTK_BFLOAT16: bytes = 2; break;
-    case YTK_INT8: case YTK_UINT8: case YTK_BOOL: bytes = 1; break;
-  }
-  for (int axis = 0; axis < tensor.rank; ++axis) bytes *= (size_t)tensor.dims[axis];
-  return bytes;
+  return (size_t)(ytk_formats::room(tensor) * ytk_formats::item_bytes(tensor));
 }
 
 inline bool room_for(Buffer& buffer, size_t size) {
@@ -181,12 +176,25 @@ inline int timed(const ytk_context& own, const ytk_tensor* in, int nin, ytk_tens
   return YTK_OK;
 }
 
-inline int call(const ytk_context* ctx, const ytk_tensor* in, int nin, ytk_tensor* out, int nout,
+// formats: of inputs, then outputs, in the variant in effect.
+inline int call(const ytk_context* ctx, const ytk_tensor* in, int nin, ytk_tensor* out, int nout, const int32_t* formats,
                 int (*launcher)(const ytk_context*, const ytk_tensor*, int, ytk_tensor*, int)) {
   if (!start()) return YTK_DEVICE_ERROR;
   Gpu& g = gpu();
   g.buffers.resize((size_t)(nin + nout + 1));
   std::vector<ytk_tensor> tensors(in, in + nin), results(out, out + nout);
+  // What goes to the device and comes from it is in the variant's layout.
+  std::vector<std::vector<char>> given((size_t)nin), found((size_t)nout);
+  for (int k = 0; k < nin; ++k) {
+    ytk_tensor& tensor = tensors[(size_t)k];
+    tensor.format = formats[k];
+    given[(size_t)k].resize(bytes_of(tensor));
+    ytk_formats::copy(tensor, (char*)in[k].data, given[(size_t)k].data(), false);
+  }
+  for (int k = 0; k < nout; ++k) {
+    results[(size_t)k].format = formats[nin + k];
+    found[(size_t)k].resize(bytes_of(results[(size_t)k]));
+  }
   ytk_context own = *ctx;
   own.variant = ctx->threads - 1;
   own.stream = g.stream;
@@ -197,12 +205,13 @@ inline int call(const ytk_context* ctx, const ytk_tensor* in, int nin, ytk_tenso
   };
   for (int k = 0; k < nin; ++k) {
     Buffer& buffer = g.buffers[(size_t)k];
-    const size_t size = bytes_of(in[k]);
-    if (!prepare(buffer, size, kPoison) || (size && !check(g.api.to_device(buffer.data(), in[k].data, size), "cuMemcpyHtoD"))) return YTK_DEVICE_ERROR;
+    const size_t size = given[(size_t)k].size();
+    if (!prepare(buffer, size, kPoison)) return YTK_DEVICE_ERROR;
+    if (size && !check(g.api.to_device(buffer.data(), given[(size_t)k].data(), size), "cuMemcpyHtoD")) return YTK_DEVICE_ERROR;
     tensors[(size_t)k].data = (void*)buffer.data();
   }
   for (int k = 0; k < nout; ++k) {
-    if (!prepare(g.buffers[(size_t)(nin + k)], bytes_of(out[k]), kPoison)) return YTK_DEVICE_ERROR;
+    if (!prepare(g.buffers[(size_t)(nin + k)], found[(size_t)k].size(), kPoison)) return YTK_DEVICE_ERROR;
     results[(size_t)k].data = (void*)g.buffers[(size_t)(nin + k)].data();
   }
   Buffer& scratch = g.buffers[(size_t)(nin + nout)];
@@ -210,18 +219,21 @@ inline int call(const ytk_context* ctx, const ytk_tensor* in, int nin, ytk_tenso
   own.workspace = (void*)scratch.data();
   const auto outputs_intact = [&](bool again) {
     for (int k = 0; k < nout; ++k) {
-      const size_t size = bytes_of(out[k]);
-      if (!intact(g.buffers[(size_t)(nin + k)], size, "output", k)) return false;
-      if (again && size && memcmp(out[k].data, g.bytes.data() + kRedZone, size) != 0) return say("nondeterministic: output", k), false;
-      if (!again) memcpy(out[k].data, g.bytes.data() + kRedZone, size);
+      std::vector<char>& first = found[(size_t)k];
+      if (!intact(g.buffers[(size_t)(nin + k)], first.size(), "output", k)) return false;
+      const unsigned char* const bytes = g.bytes.data() + kRedZone;
+      if (again && memcmp(first.data(), bytes, first.size()) != 0) return say("nondeterministic: output", k), false;
+      if (again) continue;
+      memcpy(first.data(), bytes, first.size());
+      ytk_formats::copy(results[(size_t)k], (char*)out[k].data, first.data(), true);
     }
     return true;
   };
   const auto inputs_intact = [&]() {
     for (int k = 0; k < nin; ++k) {
-      const size_t size = bytes_of(in[k]);
+      const size_t size = given[(size_t)k].size();
       if (!intact(g.buffers[(size_t)k], size, "input", k)) return false;
-      if (size && memcmp(g.bytes.data() + kRedZone, in[k].data, size) != 0) return say("mutated: input", k), false;
+      if (size && memcmp(g.bytes.data() + kRedZone, given[(size_t)k].data(), size) != 0) return say("mutated: input", k), false;
     }
     return true;
   };
@@ -230,7 +242,7 @@ inline int call(const ytk_context* ctx, const ytk_tensor* in, int nin, ytk_tenso
   if (status != YTK_OK) return status;
   if (!outputs_intact(false) || !inputs_intact()) return YTK_DEVICE_ERROR;
   for (int k = 0; k < nout; ++k) {
-    if (!prepare(g.buffers[(size_t)(nin + k)], bytes_of(out[k]), kPoison)) return YTK_DEVICE_ERROR;
+    if (!prepare(g.buffers[(size_t)(nin + k)], found[(size_t)k].size(), kPoison)) return YTK_DEVICE_ERROR;
   }
   if (!check(g.api.fill(g.flush, kPoison, g.flush_bytes), "cuMemset of the flush buffer")) return YTK_DEVICE_ERROR;
   status = timed(own, tensors.data(), nin, results.data(), nout, g.cold_ns, launcher);

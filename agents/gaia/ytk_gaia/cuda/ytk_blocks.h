@@ -2,6 +2,8 @@
 #ifndef YTK_BLOCKS_H
 #define YTK_BLOCKS_H
 
+#define YTK_INLINE_MEMBER inline __attribute__((always_inline))
+
 namespace ytk {
 
 // ---- indices of any width (ytk_loops.h has int64_t only) --------------------------------------------------------------
@@ -14,6 +16,24 @@ template <class A, class B>
 YTK_INLINE common<A, B> floor_modulo(A a, B b) {
   const common<A, B> r = a % b;
   return (r != 0 && ((r < 0) != (b < 0))) ? r + b : r;
+}
+
+// ---- kHWC8: (N, C, H, W) with channels last, C a multiple of eight ------------------------------------------------------
+// Indexed as if it were linear.
+template <class T, int C, int HW>
+struct hwc8 {
+  T* at;
+  template <class I>
+  YTK_INLINE_MEMBER T& operator[](I index) const {
+    const I position = index % HW, rest = index / HW, channel = rest % C, image = rest / C;
+    return at[(image * HW + position) * C + channel];
+  }
+};
+// The linear index of an element from its place in memory: threads side by side then touch memory side by side.
+template <int C, int HW, class I>
+YTK_INLINE I from_hwc8(I place) {
+  const I channel = place % C, rest = place / C, position = rest % HW, image = rest / HW;
+  return (image * C + channel) * HW + position;
 }
 
 // ---- warps ------------------------------------------------------------------------------------------------------------

@@ -19,12 +19,14 @@ import msgspec
 from ytk_core.abi import include_dir
 from ytk_core.errors import ToolkitError
 from ytk_core.formats.kernel_bundle import KernelBundle, translation_unit
+from ytk_core.formats.plugin_meta import FORMAT_NUMBER
 from ytk_core.sandbox import SandboxMode, SandboxPolicy, wrap
 from ytk_gaia.evaluator.build import COMPILE_LIMIT_S, Built, child_mark, compiler, judged_unit, run_limited
 
 ORDERS = ("forward", "backward", "shuffled")
 """In which the threads of a block, and the blocks, get their turn; the runtime knows them by number."""
-MAX_VARIANTS = 64
+FORMATS_DIR = Path(str(resources.files("ytk_gaia") / "cuda"))
+"""Where ``ytk_formats.h`` is."""
 _GIB = 1 << 30
 _COMMON = ("-std=c++17", "-O1", "-fPIC", "-g1", "-fno-strict-aliasing", "-fno-omit-frame-pointer", "-w")
 # What a warp does together is undefined in C++ in no way that a GPU does not have as well; alignment is checked by neither.
@@ -61,6 +63,7 @@ def thread_code(order: int, variant: int) -> int:
 # Round the bundle's launcher: reads the code above, and tells the runtime what memory the call has.
 _WRAPPER = """
 #line 1 "EMULATION"
+#include "ytk_formats.h"
 extern "C" void ytk_emulation_set_order(int order);
 extern "C" void ytk_emulation_buffer(const char* kind, int index, const void* start, uint64_t size);
 extern "C" void ytk_emulation_forget_buffers();
@@ -73,24 +76,41 @@ ytk_context ytk_emulated_context(const ytk_context* ctx) {{
   own.threads = 1;
   return own;
 }}
-uint64_t ytk_emulated_bytes(const ytk_tensor& tensor) {{
-  uint64_t bytes = 4;
-  switch (tensor.dtype) {{
-    case YTK_INT64: case YTK_FLOAT64: bytes = 8; break;
-    case YTK_FLOAT16: case YTK_BFLOAT16: bytes = 2; break;
-    case YTK_INT8: case YTK_UINT8: case YTK_BOOL: bytes = 1; break;
+const int32_t ytk_emulated_formats[][{tensors}] = {{{formats}}};
+// A tensor as the variant takes it: the judge's own memory, or a copy in the variant's layout.
+struct ytk_emulated_tensor {{
+  ytk_tensor seen;
+  std::vector<char> copy;
+  ytk_emulated_tensor(const ytk_tensor& linear, int32_t format, const char* kind, int index) : seen(linear) {{
+    seen.format = format;
+    const uint64_t size = ytk_formats::room(seen) * ytk_formats::item_bytes(seen);
+    if (format != YTK_LINEAR) {{
+      copy.resize(size + 64);
+      seen.data = (void*)(((uintptr_t)copy.data() + 63) / 64 * 64);
+      ytk_formats::copy(seen, (char*)linear.data, (char*)seen.data, false);
+    }}
+    ytk_emulation_buffer(kind, index, seen.data, size);
   }}
-  for (int axis = 0; axis < tensor.rank; ++axis) bytes *= (uint64_t)tensor.dims[axis];
-  return bytes;
-}}
+}};
 }}  // namespace
 extern "C" int ytk_emulated_launch(const ytk_context* ctx, const ytk_tensor* in, int nin, ytk_tensor* out, int nout) {{
   const ytk_context own = ytk_emulated_context(ctx);
   ytk_emulation_forget_buffers();
-  for (int k = 0; k < nin; ++k) ytk_emulation_buffer("input", k, in[k].data, ytk_emulated_bytes(in[k]));
-  for (int k = 0; k < nout; ++k) ytk_emulation_buffer("output", k, out[k].data, ytk_emulated_bytes(out[k]));
+  if (own.variant < 0 || own.variant >= {variants} || nin + nout > {tensors}) return YTK_BAD_VARIANT;
+  const int32_t* const formats = ytk_emulated_formats[own.variant];
+  std::vector<ytk_emulated_tensor> tensors;
+  tensors.reserve((size_t)(nin + nout));
+  for (int k = 0; k < nin; ++k) tensors.emplace_back(in[k], formats[k], "input", k);
+  for (int k = 0; k < nout; ++k) tensors.emplace_back(out[k], formats[nin + k], "output", k);
   ytk_emulation_buffer("workspace", 0, own.workspace, own.workspace_bytes);
-  return {launch}(&own, in, nin, out, nout);
+  std::vector<ytk_tensor> seen;
+  for (const ytk_emulated_tensor& tensor : tensors) seen.push_back(tensor.seen);
+  const int status = {launch}(&own, seen.data(), nin, seen.data() + nin, nout);
+  for (int k = 0; k < nout; ++k) {{
+    const ytk_emulated_tensor& tensor = tensors[(size_t)(nin + k)];
+    if (!tensor.copy.empty()) ytk_formats::copy(tensor.seen, (char*)out[k].data, (char*)tensor.seen.data, true);
+  }}
+  return status;
 }}
 extern "C" int64_t ytk_emulated_workspace(const ytk_context* ctx, const ytk_tensor* in, int nin, const ytk_tensor* out, int nout) {{
   const ytk_context own = ytk_emulated_context(ctx);
@@ -104,7 +124,15 @@ def launcher_unit(bundle: KernelBundle) -> str:
     """Give the host half of an emulated candidate: the bundle's launcher, and the judge's entry points round it."""
     launcher = bundle.meta.launcher
     asked = f"{launcher.workspace}(&own, in, nin, out, nout)" if launcher.workspace else "0"
-    wrapper = _WRAPPER.format(orders=len(ORDERS), launch=launcher.launch, asked=asked)
+    rows = [[FORMAT_NUMBER[t.format] for t in (*v.inputs, *v.outputs)] for v in bundle.meta.variants]
+    wrapper = _WRAPPER.format(
+        orders=len(ORDERS),
+        launch=launcher.launch,
+        asked=asked,
+        variants=len(rows),
+        tensors=len(rows[0]),
+        formats=", ".join("{" + ", ".join(map(str, row)) + "}" for row in rows),
+    )
     own = msgspec.structs.replace(launcher, launch="ytk_emulated_launch", workspace="ytk_emulated_workspace")
     meta = msgspec.structs.replace(bundle.meta, launcher=own)
     return judged_unit(KernelBundle(header=bundle.header, source=bundle.source + wrapper, meta=meta))
@@ -122,7 +150,7 @@ def device_flags(check: Check) -> list[str]:
 
 def host_flags() -> list[str]:
     """Give the flags of the launcher's half."""
-    return [*_COMMON, "-I", str(include_dir())]
+    return [*_COMMON, "-I", str(include_dir()), "-I", str(FORMATS_DIR)]
 
 
 def runtime_commands(directory: Path) -> list[list[str]]:
@@ -209,7 +237,7 @@ class Emulator:
 
 def _policy(directory: Path, *more: Path) -> SandboxPolicy:
     return SandboxPolicy(
-        read_only=(include_dir(), _directory(), *(path for path in more if path != directory)),
+        read_only=(include_dir(), _directory(), FORMATS_DIR, *(path for path in more if path != directory)),
         read_write=(directory,),
         memory_bytes=4 * _GIB,
         file_bytes=256 << 20,

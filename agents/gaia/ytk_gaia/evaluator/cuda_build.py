@@ -14,6 +14,7 @@ from ytk_core.archspec import ArchSpec
 from ytk_core.cuda.nvrtc import Nvrtc
 from ytk_core.errors import CandidateError, UserError
 from ytk_core.formats.kernel_bundle import KernelBundle
+from ytk_core.formats.plugin_meta import FORMAT_NUMBER
 from ytk_core.sandbox import SandboxMode, SandboxPolicy, wrap
 from ytk_gaia.evaluator import candidate_runner
 from ytk_gaia.evaluator.build import COMPILE_LIMIT_S, Built, child_mark, compiler, judged_unit, run_limited
@@ -27,7 +28,10 @@ _GIB = 1 << 30
 _WRAPPER = """
 #include "gpu_entry.h"
 extern "C" int ytk_gpu_launch(const ytk_context* ctx, const ytk_tensor* in, int nin, ytk_tensor* out, int nout) {{
-  return ytk_gpu::call(ctx, in, nin, out, nout, {launch});
+  static const int32_t formats[][{tensors}] = {{{formats}}};
+  const int variant = ctx->threads - 1;
+  if (variant < 0 || variant >= {variants} || nin + nout > {tensors}) return YTK_BAD_VARIANT;
+  return ytk_gpu::call(ctx, in, nin, out, nout, formats[variant], {launch});
 }}
 extern "C" int64_t ytk_gpu_workspace(const ytk_context* ctx, const ytk_tensor* in, int nin, const ytk_tensor* out, int nout) {{
   ytk_context own = *ctx;
@@ -47,7 +51,14 @@ def unit(bundle: KernelBundle) -> str:
     """Give the text that is compiled: the launcher's half of the bundle, and the judge's side round it."""
     launcher = bundle.meta.launcher
     asked = f"{launcher.workspace}(&own, in, nin, out, nout)" if launcher.workspace else "0"
-    wrapper = _WRAPPER.format(launch=launcher.launch, asked=asked)
+    rows = [[FORMAT_NUMBER[t.format] for t in (*v.inputs, *v.outputs)] for v in bundle.meta.variants]
+    wrapper = _WRAPPER.format(
+        launch=launcher.launch,
+        asked=asked,
+        variants=len(rows),
+        tensors=len(rows[0]),
+        formats=", ".join("{" + ", ".join(map(str, row)) + "}" for row in rows),
+    )
     own = msgspec.structs.replace(launcher, launch="ytk_gpu_launch", workspace="ytk_gpu_workspace")
     meta = msgspec.structs.replace(bundle.meta, launcher=own)
     return judged_unit(KernelBundle(header=bundle.header, source=bundle.source + wrapper, meta=meta))

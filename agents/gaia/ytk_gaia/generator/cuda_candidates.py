@@ -99,8 +99,8 @@ def _variant(region: Region, variant: StorageVariant) -> Variant:
     border = region.border
     return Variant(
         id=variant.id,
-        inputs=[TensorType(dtype=variant.of(t)) for t in border.inputs],
-        outputs=[TensorType(dtype=variant.of(t)) for t in border.outputs],
+        inputs=[TensorType(dtype=variant.of(t), format=variant.format_of(t)) for t in border.inputs],
+        outputs=[TensorType(dtype=variant.of(t), format=variant.format_of(t)) for t in border.outputs],
     )
 
 

@@ -15,6 +15,7 @@ import sympy
 import torch
 
 from ytk_core.dtypes import ONNX_NUMBER
+from ytk_core.formats.plugin_meta import FORMAT_NUMBER, Format
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator.border import Border, EmittedKernel, KernelTensor
 from ytk_gaia.generator.cuda_printer import print_nest
@@ -40,7 +41,7 @@ from ytk_gaia.generator.launcher_text import (
     extent_constants,
     indented,
 )
-from ytk_gaia.generator.lowering import LoweredRegion, static_int
+from ytk_gaia.generator.lowering import CannotLowerError, LoweredRegion, static_int
 from ytk_gaia.generator.memory_plan import ALIGNMENT, Places, Plan, aligned, find_results, needed, place_buffers
 from ytk_gaia.generator.nest import Nest, NestKind, loop_variables, reduction_variables
 from ytk_gaia.generator.schedules import Dynamic, extent_text, product_text
@@ -59,6 +60,8 @@ class _Kernel:
     pointers: tuple[str, ...]
     written: frozenset[str]
     restrict: bool
+    linear: int = 0
+    """Iterations of its one loop where they may come in any order; 0: it has another form."""
 
 
 class _Emitter:
@@ -154,7 +157,13 @@ class _Emitter:
         written = frozenset(plan.pointer(name) for name in nest.writes)
         # Two names of one buffer, of which one is a view of the other: nothing can be said about what they share.
         roots = [plan.root(named[pointer]) for pointer in pointers]
-        return _Kernel(f"nest{count}", printed, tuple(pointers), written, len(set(roots)) == len(roots))
+        return _Kernel(
+            f"nest{count}", printed, tuple(pointers), written, len(set(roots)) == len(roots), self._linear(nest)
+        )
+
+    def _linear(self, nest: Nest) -> int:
+        one = nest.kind is NestKind.POINTWISE and len(nest.sizes) == 1 and not nest.reduced
+        return 0 if not one or isinstance(nest.sizes[0], Dynamic) else int(nest.sizes[0])
 
     def _copy(self, count: int, index: int, name: str, layout: Any) -> _Kernel:
         """Print the copy of a result that is not in place: an input passed through, a view, a transposed layout."""
@@ -192,6 +201,27 @@ class _Emitter:
                 found[pointer] = c_type(self.plan.dtypes[name], STORAGE_TYPE)
         return found
 
+    def views(self, variant: StorageVariant) -> dict[str, str]:
+        """Give, for pointers at memory that is not linear, the parameters of the view that it is looked at through."""
+        found = {}
+        for kind, tensors in (("x", self.border.inputs), ("y", self.border.outputs)):
+            for k, tensor in enumerate(tensors):
+                if variant.format_of(tensor) is Format.HWC8:
+                    _, channels, height, width = tensor.shape
+                    found[f"{kind}{k}"] = f"{channels}, {height * width}"
+        for name, pointer in self.plan.pointers.items():
+            root = self.plan.root(name)
+            known = (
+                found.get(f"y{self.in_place[root]}")
+                if root in self.in_place
+                else found.get(self.plan.pointers.get(root, ""))
+            )
+            if known and pointer not in found:
+                if name in self.plan.views:
+                    raise CannotLowerError([f"a view of {root}, which is not linear"])
+                found[pointer] = known
+        return found
+
     # ---- text --------------------------------------------------------------------------------------------------------
 
     def _parameters(self, kernel: _Kernel, types: dict[str, str]) -> list[str]:
@@ -205,8 +235,10 @@ class _Emitter:
         memory = ["pairs_memory"] if "pairs_memory" in " ".join(kernel.printed.lines) else []
         return ", ".join([*kernel.pointers, *memory, *self.extents])
 
-    def device_function(self, kernel: _Kernel) -> list[str]:
-        """Print the text of a nest once for all storage types."""
+    def device_function(self, kernel: _Kernel, views: dict[str, str] | None = None) -> list[str]:
+        """Print the text of a nest once for all storage types, or for memory that is looked at through views."""
+        if views:
+            return self._view_function(kernel, views)
         restrict = " __restrict__" if kernel.restrict else ""
         given = {p: f"T{k}" for k, p in enumerate(kernel.pointers)}
         parameters = [f"{'' if p in kernel.written else 'const '}{t}*{restrict} {p}" for p, t in given.items()]
@@ -222,14 +254,43 @@ class _Emitter:
             "}",
         ]
 
+    def _view_function(self, kernel: _Kernel, views: dict[str, str]) -> list[str]:
+        parameters = [f"T{k} {p}" for k, p in enumerate(kernel.pointers)]
+        parameters += self._parameters(kernel, dict.fromkeys(kernel.pointers, ""))[len(kernel.pointers) :]
+        lines = list(kernel.printed.lines)
+        shown = sorted({views[p] for p in kernel.pointers if p in views})
+        image = prod(map(int, shown[0].split(", ")))
+        if len(shown) == 1 and kernel.linear and kernel.linear % image == 0 and "const I i0 = item;" in lines:
+            lines[lines.index("const I i0 = item;")] = f"const I i0 = ytk::from_hwc8<{shown[0]}>(item);"
+        return [
+            f"template <{', '.join(f'class T{k}' for k in range(len(kernel.pointers)))}>",
+            f"static __device__ void {kernel.name}_views({', '.join(parameters)}) {{",
+            f"using I = {'int32_t' if self.short else 'int64_t'};",
+            "".join(f"(void){name};" for name in (*kernel.pointers, *self.extents)),
+            *lines,
+            "}",
+        ]
+
+    def call(self, kernel: _Kernel, variant: StorageVariant) -> str:
+        """Print the call of a device function."""
+        views, types = self.views(variant), self.types(variant)
+        if not any(p in views for p in kernel.pointers):
+            return f"{kernel.name}({self.arguments(kernel)});"
+        given = []
+        for p in kernel.pointers:
+            c = types[p] if p in kernel.written else f"const {types[p]}"
+            given.append(f"ytk::hwc8<{c}, {views[p]}>{{{p}}}" if p in views else p)
+        rest = self.arguments(kernel).split(", ")[len(kernel.pointers) :]
+        return f"{kernel.name}_views({', '.join([*given, *rest])});"
+
     def instances(self, variants: Sequence[StorageVariant]) -> dict[tuple[str, str], tuple[str, list[str]]]:
         """Give, per kernel and variant, the symbol and its parameters; variants with equal types share one."""
         found: dict[tuple[str, str], tuple[str, list[str]]] = {}
         for kernel in self.kernels:
             known: dict[tuple[str, ...], str] = {}
             for variant in variants:
-                parameters = self._parameters(kernel, self.types(variant))
-                name = known.setdefault(tuple(parameters), f"ytk_{kernel.name}_{variant.id}")
+                parameters, call = self._parameters(kernel, self.types(variant)), self.call(kernel, variant)
+                name = known.setdefault((*parameters, call), f"ytk_{kernel.name}_{variant.id}")
                 found[kernel.name, variant.id] = (name, parameters)
         return found
 
@@ -251,7 +312,9 @@ class _Emitter:
                 base, offset = pending.pop(name)
                 if plan.root(name) in self.roots:
                     c, pointer = types[plan.pointers[name]], plan.pointers[name]
-                    lines.append(f"{c}* const {pointer} = {plan.pointer(base)} + {extent_text(plan.extent(offset))}; (void){pointer};")
+                    lines.append(
+                        f"{c}* const {pointer} = {plan.pointer(base)} + {extent_text(plan.extent(offset))}; (void){pointer};"
+                    )
         return lines
 
     def run_function(
@@ -279,6 +342,11 @@ class _Emitter:
             ]
         return [*lines, "return YTK_OK;", "}"]
 
+    def format_table(self, variants: Sequence[StorageVariant], tensors: Sequence[KernelTensor], name: str) -> str:
+        """Print the layouts of tensors, per variant."""
+        rows = ["{" + ", ".join(str(FORMAT_NUMBER[v.format_of(t)]) for t in tensors) + "}" for v in variants]
+        return f"const int32_t {name}[{len(variants)}][{max(1, len(tensors))}] = {{{', '.join(rows)}}};"
+
     def type_table(self, variants: Sequence[StorageVariant], tensors: Sequence[KernelTensor], name: str) -> str:
         """Print the element types of tensors, per variant."""
         rows = ["{" + ", ".join(str(ONNX_NUMBER[v.of(t)]) for t in tensors) + "}" for v in variants]
@@ -296,6 +364,7 @@ class _Emitter:
         for kind, tensors in (("in", border.inputs), ("out", border.outputs)):
             for index, tensor in enumerate(tensors):
                 place = f"{kind}[{index}], {kind}_types[ctx->variant][{index}], {len(tensor.shape)}, {kind}_dims{index}"
+                place += f", {kind}_formats[ctx->variant][{index}]"
                 lines += [
                     f"static const int64_t {kind}_dims{index}[] = {dims_table(tensor)};",
                     f"if (int bad = check({place})) return bad;",
@@ -354,13 +423,22 @@ def emit(
     lines = [f"YTK_KERNEL({', '.join([name, *parameters])});" for name, parameters in declared.items()]
     lines += ["#ifdef __CUDACC__", *constants]
     for kernel in emitter.kernels:
-        lines += emitter.device_function(kernel)
-        names = {instances[kernel.name, v.id][0]: instances[kernel.name, v.id][1] for v in variants}
-        for name, parameters in names.items():
+        calls = {
+            instances[kernel.name, v.id][0]: (instances[kernel.name, v.id][1], emitter.call(kernel, v))
+            for v in variants
+        }
+        shown = [emitter.views(v) for v in variants]
+        plain = any(not any(p in views for p in kernel.pointers) for views in shown)
+        lines += emitter.device_function(kernel) if plain else []
+        viewed = next((views for views in shown if any(p in views for p in kernel.pointers)), None)
+        lines += emitter.device_function(kernel, viewed) if viewed else []
+        for name, (parameters, call) in calls.items():
             bounds = f"__launch_bounds__({kernel.printed.threads})"
-            call = f"{kernel.name}({emitter.arguments(kernel)});"
             lines.append(f'extern "C" __global__ void {bounds} {name}({", ".join(parameters)}) {{ {call} }}')
-    lines += ["#else", "namespace {", CHECK]
+    check = CHECK.replace("const int64_t* dims)", "const int64_t* dims, int format)")
+    lines += ["#else", "namespace {", check.replace("tensor.format != YTK_LINEAR", "tensor.format != format")]
+    lines.append(emitter.format_table(variants, border.inputs, "in_formats"))
+    lines.append(emitter.format_table(variants, border.outputs, "out_formats"))
     lines.append(emitter.type_table(variants, border.inputs, "in_types"))
     lines.append(emitter.type_table(variants, border.outputs, "out_types"))
     for variant in variants:

@@ -11,7 +11,7 @@ import torch
 from ytk_core.archspec import ArchSpec
 from ytk_gaia import GENERATOR_VERSION
 from ytk_gaia.generator import cuda_candidates
-from ytk_gaia.generator.cuda_variants import tensorrt_variants
+from ytk_gaia.generator.cuda_variants import tensorrt_variants, with_layouts
 from ytk_gaia.generator.region_input import Region
 from ytk_gaia.generator.stored_task import variant_task
 from ytk_gaia.task_format import write_variant_tasks
@@ -33,6 +33,7 @@ def generate(region: Region, config: Mapping[str, Any], arch: ArchSpec, out: Pat
         UserError: The region or the configuration is something that no kernel can be made for.
     """
     variants = tensorrt_variants(region.border, arch, config["precision"])
+    variants = with_layouts(variants, region.border, [t.role for t in region.spec.inputs], config["layout"])
     kernels, refusals = cuda_candidates.generate(region, config["strategies"], variants, config["candidates"])
     longest = max(k.kernel.longest_reduction for k in kernels)
     tasks = [
