@@ -16,12 +16,13 @@ import onnx
 import torch
 from torch.utils import _pytree as pytree
 
-from ytk_client.frontend import captured, faithful, load_model, regions, steps
+from ytk_client.frontend import captured, faithful, last_look, load_model, regions, steps
 from ytk_client.frontend.capture import capture
 from ytk_client.frontend.carve import CarvedRegion, Carver
 from ytk_client.frontend.growth import border_of
 from ytk_client.frontend.load_model import LoadedModel
 from ytk_client.frontend.recording import SiteRecord
+from ytk_client.frontend.rewrites import rewrite
 from ytk_core.errors import ToolkitError, UserError, YtkError
 from ytk_core.formats.plugin_meta import (
     SCHEMA_VERSION,
@@ -139,10 +140,11 @@ def _prepare(model: LoadedModel, profile: TargetProfile, folder: Path, *, noisy:
     """Do what prepare does, up to the written graph and its comparison with torch."""
     torch.manual_seed(0)
     for tensor in model.flat_args:
-        load_model._check_leaf(tensor, "the call takes", model.path, "")
+        load_model.check_leaf(tensor, "the call takes")
     steps.flat_outputs(model, model.flat_args)
     lowered = captured.lower(capture(model), model, [model.flat_args], noisy=noisy)
     names = lowered.names
+    rewrite(lowered.program, profile)
     carver = Carver(
         lowered.program,
         namespace="yasp",
@@ -160,6 +162,7 @@ def _prepare(model: LoadedModel, profile: TargetProfile, folder: Path, *, noisy:
         npz_path=folder / "model.npz",
         model_path=model.path,
     )
+    last_look.refuse_losses(folder / "model.onnx", profile, names, faithful.Samples(lowered.inputs, lowered.truth))
     truth = names.pick(lowered.truth[0])
     return _Prepared(exported, carver, names, lowered.inputs[0], truth, folder / "model.onnx")
 

@@ -314,14 +314,19 @@ def _checked_args(raw: Any, path: Path, function: str = "get_fwd_args") -> tuple
         register_dataclasses(value)
         leaves = _flatten(value)[0]
         for leaf in leaves:
-            _check_leaf(leaf, f"{function}() in {path}: {label} {'is' if leaf is value else 'holds'}", hint)
+            check_leaf(leaf, f"{function}() in {path}: {label} {'is' if leaf is value else 'holds'}", hint)
         values.append(_unflatten([leaf.detach() for leaf in leaves], value))
     if isinstance(raw, Mapping):
         return (), dict(zip((name for name, _ in named), values, strict=True))
     return tuple(values), {}
 
 
-def _check_leaf(leaf: Any, label: str, hint: str) -> None:
+def check_leaf(leaf: Any, label: str, hint: str = "") -> None:
+    """Refuse what no input can be; ``label`` says in words what the leaf is part of.
+
+    Raises:
+        UserError: ``model_bad_args``: no tensor, or a sparse or quantized one.
+    """
     import torch
 
     if not isinstance(leaf, torch.Tensor):
