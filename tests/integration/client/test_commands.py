@@ -327,15 +327,42 @@ def test_kernelgen_compile_then_get(ytk, fake, inputs):
         (("-g", "cpu", "--config", "deployment_target=tensorrt"), "wrong_deployment_target"),
         (("-g", "cpu", "--config", "deploymnt_target=cpu"), "unknown_config_key"),
         (("-g", "cpu", "--config", "budget=soon"), "bad_config_value"),
+        (("-g", "cpu", "--config", "deployment_target=cpu", "--budget", "1h"), "bad_config_value"),
+        (
+            ("-g", "cpu", "--config", "deployment_target=cpu", "--budget", "9s", "--config", "budget=9"),
+            "bad_config_value",
+        ),
+        (("-g", "cpu", "--config", "deployment_target=cpu", "--config", "precision=bf16"), "precision_not_available"),
+        (("-g", "cpu", "--config", "deployment_target=cpu", "--baseline", "other.py"), "wrong_baseline"),
     ],
 )
 def test_wasted_generations_are_refused(ytk, fake, inputs, more, code):
     fake.add_worker("eval", "gaia", **EVALUATOR)
+    Path("other.py").write_bytes(files.kernel_text())
     result = generate(ytk, *more)
     assert result.code == ExitCode.YOURS
     assert f"error[{code}]" in result.err
     assert "hint:" in result.err
     assert nothing_sent(fake)
+
+
+def test_budget_baseline_and_toolchain_go_with_the_job(ytk, fake, inputs):
+    from ytk_core.formats.region import read_region_spec
+
+    fake.add_worker("eval", "gaia", **EVALUATOR, capabilities=("compiler==g++ 12",))
+    fake.add_worker("gen", "gaia", kinds=(JobKind.KERNEL_GENERATE,), capabilities=("generator==7", "torch==2.13.0"))
+    fake.answer(JobKind.KERNEL_GENERATE, outputs={"bundle.py": files.kernel_text(), "report.json": b"{}"})
+    region = read_region_spec("Fold.pt2")
+    assert region is not None
+    Path("mine.py").write_bytes(files.kernel_text(region_digest=region.digest))
+    more = ("--config", "deployment_target=cpu", "--budget", "90s,16c", "--baseline", "mine.py")
+    result = generate(ytk, "-g", "cpu", *more)
+    assert result.code == 0, result.err
+    (spec,) = fake.specs(JobKind.KERNEL_GENERATE)
+    assert (spec.params["config"]["budget"], spec.params["config"]["candidates"]) == (90.0, 16)
+    assert spec.params["toolchain"] == "compiler==g++ 12; generator==7"
+    assert {blob.name for blob in spec.inputs} == {"region.pt2", "baseline.py"}
+    assert spec.wall_limit_s > 2 * 90
 
 
 def test_what_is_no_region_is_refused(ytk, fake, inputs):
