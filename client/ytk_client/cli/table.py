@@ -47,6 +47,11 @@ COMMANDS: tuple[Entry, ...] = (
         "Run engine bundles on the target and compare with torch.",
     ),
     Entry(
+        "embedded catalogue",
+        "ytk_client.cli.catalogue:catalogue",
+        "List the plugins we ship, or write the kernels that a model needs.",
+    ),
+    Entry(
         "embedded inspect",
         "ytk_client.cli.inspect:inspect",
         "Explain a file without running it: what a target would refuse or misread, and what to do.",
