@@ -162,8 +162,25 @@ inline double cyl_bessel_k(double order, double x) {
   return sum * step;
 }
 inline double cyl_bessel_i(double order, double x) { return order == 0 ? ::cyl_bessel_i0(x) : ::cyl_bessel_i1(x); }
+// In index expressions.
+inline int abs(int x) { return x < 0 ? -x : x; }
+inline long abs(long x) { return x < 0 ? -x : x; }
+inline long long abs(long long x) { return x < 0 ? -x : x; }
+inline float abs(float x) { return ::fabsf(x); }
+inline double abs(double x) { return ::fabs(x); }
 template <class T> inline const T&(min)(const T& a, const T& b) { return b < a ? b : a; }
 template <class T> inline const T&(max)(const T& a, const T& b) { return a < b ? b : a; }
+template <class T, int N> inline T(max)(const T (&all)[N]) {
+  T found = all[0];
+  for (int k = 1; k < N; ++k) found = found < all[k] ? all[k] : found;
+  return found;
+}
+template <class T, int N> inline T(min)(const T (&all)[N]) {
+  T found = all[0];
+  for (int k = 1; k < N; ++k) found = all[k] < found ? all[k] : found;
+  return found;
+}
+inline long lrint(double x) { return ::lrint(x); }
 template <class T> inline void swap(T& a, T& b) {
   const T kept = a;
   a = b;
