@@ -75,7 +75,8 @@ def test_a_signed_plugin_runs_and_a_touched_one_does_not(running, tmp_path, monk
     signed = read_plugin_manifest(beside)
     for changes, reason in (
         ({"toolchain": "another"}, "error[bad_signature]"),
-        ({"signature": msgspec.UNSET}, "error[unsigned_plugin]"),
+        # This one the client sees from what the worker advertises: nothing is sent.
+        ({"signature": msgspec.UNSET}, "error[untrusted_plugin]"),
     ):
         write_plugin_manifest(beside, msgspec.structs.replace(signed, **changes))
         code, said = compiled()

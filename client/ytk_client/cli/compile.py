@@ -91,6 +91,7 @@ def compile_engine(
     from ytk_client.plugins import check_model, load_plugins, plugin_inputs
     from ytk_client.precision import check_precision, precision_requirements
     from ytk_client.shipped import built_plugins, shipped_bundles
+    from ytk_client.signers import signer_requirements
     from ytk_core.archspec import ArchSpec
     from ytk_core.formats.engine_bundle import read_manifest
     from ytk_core.formats.weights_npz import read_index
@@ -131,7 +132,11 @@ def compile_engine(
         open_client(controller, api_key_file) as client,
         built_plugins(client, shipped, target, quiet=quiet) as built,
     ):
-        files = {"model.onnx": onnx, "model.npz": npz, **plugin_inputs([*plugins, *built])}
+        used = [*plugins, *built]
+        if used:
+            signers = signer_requirements(used, client.workers("kronos"), target)
+            spec = msgspec.structs.replace(spec, requirements=(*spec.requirements, *signers))
+        files = {"model.onnx": onnx, "model.npz": npz, **plugin_inputs(used)}
         job = run_job(client, spec, files, FollowOptions(detach, quiet))
         if job is None or job.result is None:
             return
