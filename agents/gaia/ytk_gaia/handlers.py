@@ -18,6 +18,7 @@ from ytk_core.formats.kernel_bundle import read_bundle
 from ytk_core.jobs import JobKind, JobResult, JobSpec, JobState, KernelEvaluateParams, KernelGenerateParams, NamedBlob
 from ytk_core.workers import JobView
 from ytk_gaia import search as tasks
+from ytk_gaia.evaluator.machine_rates import RATES_FILE
 from ytk_gaia.evaluator.verdicts import Evaluation, Verdict, read_evaluation
 from ytk_gaia.report import GIVEN_BASELINE, Report, make_report, require_winner, write_report
 from ytk_gaia.run_search import search
@@ -226,12 +227,13 @@ class EvaluateHandler:
 
     Args:
         device_uid: The device that is measured on.
-        rates: Record of this machine's memory rates (:mod:`ytk_gaia.evaluator.machine_rates`); None: none is kept.
+        kept: Directory of this user's for what outlives an evaluation: the record of this machine's memory rates
+            (:mod:`ytk_gaia.evaluator.machine_rates`) and compiled candidates (:mod:`ytk_gaia.evaluator.compiled`); None: neither.
     """
 
-    def __init__(self, device_uid: str = "", rates: Path | None = None) -> None:
+    def __init__(self, device_uid: str = "", kept: Path | None = None) -> None:
         self._device_uid = device_uid
-        self._rates = rates
+        self._kept = kept
 
     @property
     def kinds(self) -> frozenset[JobKind]:
@@ -257,7 +259,8 @@ class EvaluateHandler:
                 "worker_id": ctx.worker_id,
                 "device_uid": self._device_uid,
                 "baseline": params.baseline,
-                "rates": str(self._rates) if self._rates else "",
+                "rates": str(self._kept / RATES_FILE) if self._kept else "",
+                "compiled": str(self._kept / "compiled") if self._kept else "",
             },
             # The judge is trusted; it puts each candidate into a sandbox of its own.
             sandbox=None,

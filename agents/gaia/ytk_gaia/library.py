@@ -18,7 +18,6 @@ from ytk_core.files import atomic_write
 from ytk_core.jobs import JobKind, JobSpec
 from ytk_core.sandbox import SandboxMode
 from ytk_gaia import search
-from ytk_gaia.evaluator.machine_rates import RATES_FILE
 from ytk_gaia.handlers import BASELINE_INPUT, EvaluateHandler, GenerateHandler
 from ytk_gaia.report import Report, read_report
 
@@ -92,7 +91,7 @@ def _run(
     log: Callable[[str], None] | None,
 ) -> Report:
     root = Path(tempfile.mkdtemp(prefix="search-", dir=workdir)).resolve()
-    handler = EvaluateHandler(cpu_device_uid(), runtime_dir() / RATES_FILE)
+    handler = EvaluateHandler(cpu_device_uid(), runtime_dir())
     found = root / "out" / "report.json"
     try:
         outcome = run_blocking(

@@ -19,7 +19,6 @@ from ytk_core.cuda_build import sm_of
 from ytk_core.errors import NotAvailableError
 from ytk_core.workers import EMULATED
 from ytk_gaia import GENERATOR_VERSION
-from ytk_gaia.evaluator.machine_rates import RATES_FILE
 
 if TYPE_CHECKING:
     from ytk_gaia.evaluator.cuda_device import GpuDevice
@@ -144,7 +143,7 @@ def make_handlers(settings: AgentSettings) -> Sequence[JobHandler]:
 
     if settings.extra["mode"] == GENERATOR:
         return [GenerateHandler()]
-    return [EvaluateHandler(cpu_device_uid(), runtime_dir() / RATES_FILE)]
+    return [EvaluateHandler(cpu_device_uid(), runtime_dir())]
 
 
 main = agent_main(

@@ -15,6 +15,8 @@ from ytk_gaia.evaluator.verdicts import CandidateResult, Evaluation, Verdict
 
 BATCH_SIZE = 8
 """Candidates of one job besides the reference. Small: a lost worker loses one batch, and more workers can take part."""
+_SHRINKS = 0.4
+"""A rung's budget relative to the one before."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,8 @@ def rung_count(candidates: int) -> int:
 
 
 def share(number: int, count: int) -> float:
-    """Give a rung's part of the budget: half as many candidates, half as much."""
-    return 0.5**number / sum(0.5**k for k in range(count))
+    """Give a rung's part of the budget: half as many candidates, which are compiled already."""
+    return _SHRINKS**number / sum(_SHRINKS**k for k in range(count))
 
 
 def deal(ids: Sequence[str], reference: str, budget_s: float) -> list[Batch]:

@@ -18,7 +18,8 @@ def evaluate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
 
     Args:
         task: ``arch_spec``, ``budget_s``, ``threads``, ``sandbox_mode``, and optionally ``worker_id``, ``device_uid``, ``baseline``
-            (id of the candidate to compare with), ``rates`` (path of this machine's record of memory rates).
+            (id of the candidate to compare with), ``rates`` (path of this machine's record of memory rates), ``compiled``
+            (directory of libraries that were compiled before).
         workdir: Has ``in/task.json``, ``in/task.npz``, ``in/candidates/<id>.py``; for a GPU ``in/variants/<n>/task.*``
             of further variants as well; gets ``out/evaluation.json``.
 
@@ -27,6 +28,7 @@ def evaluate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     """
     from ytk_core.agent.tasks import report_progress
     from ytk_core.archspec import ArchSpec
+    from ytk_gaia.evaluator.compiled import Compiled
     from ytk_gaia.evaluator.judge import evaluate as judge
     from ytk_gaia.evaluator.options import JudgeOptions
     from ytk_gaia.evaluator.verdicts import write_evaluation
@@ -42,6 +44,7 @@ def evaluate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         device_uid=task.get("device_uid", ""),
         baseline=task.get("baseline", ""),
         rates=Path(task["rates"]) if task.get("rates") else None,
+        compiled=Compiled(Path(task["compiled"])) if task.get("compiled") else None,
         progress=report_progress,
     )
     arch = ArchSpec.parse(task["arch_spec"])

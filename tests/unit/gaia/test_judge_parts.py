@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 import pytest
 
 from ytk_core.errors import BoardError
 from ytk_core.formats.kernel_bundle import parse_bundle
 from ytk_core.formats.plugin_meta import Constraints, InputDecl
-from ytk_gaia.evaluator import floor, halving, judge, machine_rates, rounds
+from ytk_gaia.evaluator import compiled, floor, halving, judge, machine_rates, rounds
 from ytk_gaia.evaluator.arena import Kind, Placement, plan
+from ytk_gaia.evaluator.build import build
+from ytk_gaia.evaluator.compiled import Compiled
 from ytk_gaia.evaluator.edges import outside
 from ytk_gaia.evaluator.floor import Floors, suspicion
 from ytk_gaia.evaluator.machine_rates import Rate, best_rate, machine_id, remember
@@ -188,6 +192,39 @@ def test_no_buffer_is_aligned_better_than_the_contract_asks(alignment):
             assert buffer.offset % alignment == 0
             if buffer.size % 4096:
                 assert buffer.offset % (2 * alignment) != 0
+
+
+def test_a_candidate_is_compiled_once_and_again_when_anything_differs(tmp_path):
+    kept = Compiled(tmp_path / "kept")
+    bundle, other = parse_bundle(kernel(HONEST), "x"), parse_bundle(kernel(HONEST, "// other"), "x")
+    seconds = []
+    for number, (each, flags) in enumerate([(bundle, []), (bundle, []), (other, []), (bundle, ["-O2"])]):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        meta = msgspec.structs.replace(each.meta, compile_flags=flags)
+        built = build(msgspec.structs.replace(each, meta=meta), ARCH, directory, "optional", kept)
+        assert built.library is not None
+        assert built.library.parent == directory
+        seconds.append(built.seconds)
+    assert [second == 0.0 for second in seconds] == [False, True, False, False]
+    assert (tmp_path / "0" / "kernel.so").read_bytes() == (tmp_path / "1" / "kernel.so").read_bytes()
+
+
+def test_what_does_not_compile_is_not_kept_and_the_oldest_go(tmp_path, monkeypatch):
+    kept = Compiled(tmp_path / "kept")
+    (tmp_path / "d").mkdir()
+    assert build(parse_bundle(kernel("no C++"), "x"), ARCH, tmp_path / "d", "optional", kept).library is None
+    assert list((tmp_path / "kept").iterdir()) == []
+    monkeypatch.setattr(compiled, "KEPT", 2)
+    library = tmp_path / "lib.so"
+    for number in range(4):
+        library.write_text(str(number))
+        kept.keep(f"k{number}", library)
+        os.utime(tmp_path / "kept" / f"k{number}.so", (number, number))
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["k2.so", "k3.so"]
+    assert not kept.take("k0", library)
+    assert kept.take("k3", library)
+    assert library.read_text() == "3"
 
 
 # ---- used or not -----------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from ytk_core.cpu_build import cxx_flags
 from ytk_core.errors import NotAvailableError
 from ytk_core.formats.kernel_bundle import KernelBundle, translation_unit
 from ytk_core.sandbox import SandboxMode, SandboxPolicy, wrap
+from ytk_gaia.evaluator.compiled import Compiled, compiled_key
 
 COMPILE_LIMIT_S = 120.0
 _GIB = 1 << 30
@@ -149,7 +150,9 @@ def tail(descriptor: int) -> str:
     return os.pread(descriptor, _LOG_BYTES, max(0, size - _LOG_BYTES)).decode(errors="replace").strip()
 
 
-def build(bundle: KernelBundle, arch: ArchSpec, directory: Path, mode: SandboxMode) -> Built:
+def build(
+    bundle: KernelBundle, arch: ArchSpec, directory: Path, mode: SandboxMode, compiled: Compiled | None = None
+) -> Built:
     """Compile a candidate into ``directory/kernel.so``.
 
     Args:
@@ -157,6 +160,7 @@ def build(bundle: KernelBundle, arch: ArchSpec, directory: Path, mode: SandboxMo
         arch: What to compile for.
         directory: Exists, belongs to this candidate alone.
         mode: Whether a sandbox is required.
+        compiled: Libraries that were compiled before; None: none are kept.
 
     Raises:
         UserError: A compile flag of the bundle is not allowed, or the arch spec is no CPU.
@@ -165,7 +169,11 @@ def build(bundle: KernelBundle, arch: ArchSpec, directory: Path, mode: SandboxMo
     """
     flags = cxx_flags(arch, bundle.meta.compile_flags)
     source, library = directory / "kernel.cpp", directory / "kernel.so"
-    source.write_text(judged_unit(bundle), encoding="utf-8")
+    unit = judged_unit(bundle)
+    key = compiled_key(unit, flags, compiler_version(), sorted(include_dir().glob("*.h"))) if compiled else ""
+    if compiled is not None and compiled.take(key, library):
+        return Built(library, "", 0.0)
+    source.write_text(unit, encoding="utf-8")
     argv = [compiler(), *flags, "-I", str(include_dir()), str(source), "-o", str(library)]
     policy = SandboxPolicy(
         read_only=(include_dir(),),
@@ -179,5 +187,7 @@ def build(bundle: KernelBundle, arch: ArchSpec, directory: Path, mode: SandboxMo
     status, log = run_limited(wrap(argv, policy, mode, env=child_mark()), COMPILE_LIMIT_S)
     seconds = time.monotonic() - started
     if status == 0 and library.is_file() and not library.is_symlink():
+        if compiled is not None:
+            compiled.keep(key, library)
         return Built(library, log, seconds)
     return Built(None, log or f"the compiler ended with {status}", seconds, timed_out=status is None)

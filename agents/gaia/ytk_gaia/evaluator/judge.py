@@ -64,7 +64,7 @@ def evaluate(
     for track in tracks if passing else ():
         track.end(Verdict.NO_EVIDENCE, f"the task proves nothing: {'; '.join(passing)}")
     if not passing:
-        prepare_all(tracks, candidates, task, arch, workdir, options.mode, deadline)
+        prepare_all(tracks, candidates, task, arch, workdir, options.mode, deadline, options.compiled)
     floors = Floors()
     like = next((t.bundle for t in tracks if t.running), None)
     if like is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ytk_core.sandbox import SandboxMode
+from ytk_gaia.evaluator.compiled import Compiled
 from ytk_gaia.evaluator.session import Limits
 
 
@@ -27,6 +28,7 @@ class JudgeOptions:
         device_uid: For the conditions.
         baseline: Id of the candidate that all others are compared with; empty: none.
         rates: Record of this machine's memory rates (:mod:`.machine_rates`); None: this moment's alone.
+        compiled: Libraries that were compiled before; None: every candidate is compiled.
         progress: Told the share that is done, and the best so far.
     """
 
@@ -38,4 +40,5 @@ class JudgeOptions:
     device_uid: str = ""
     baseline: str = ""
     rates: Path | None = None
+    compiled: Compiled | None = None
     progress: Callable[[float, str], None] = _silent

@@ -13,13 +13,16 @@ from ytk_core.errors import FormatError, UserError
 from ytk_core.formats.kernel_bundle import parse_bundle
 from ytk_core.sandbox import SandboxMode
 from ytk_gaia.evaluator.build import build
+from ytk_gaia.evaluator.compiled import Compiled
 from ytk_gaia.evaluator.contract import contract_problem
 from ytk_gaia.evaluator.track import Track
 from ytk_gaia.evaluator.verdicts import Verdict
 from ytk_gaia.task_format import Task
 
 
-def _prepare(track: Track, text: str, task: Task, arch: ArchSpec, directory: Path, mode: SandboxMode) -> None:
+def _prepare(
+    track: Track, text: str, task: Task, arch: ArchSpec, directory: Path, mode: SandboxMode, compiled: Compiled | None
+) -> None:
     try:
         track.bundle = parse_bundle(text, track.id)
     except FormatError as err:
@@ -31,7 +34,7 @@ def _prepare(track: Track, text: str, task: Task, arch: ArchSpec, directory: Pat
         return
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        track.built = build(track.bundle, arch, directory, mode)
+        track.built = build(track.bundle, arch, directory, mode, compiled)
     except UserError as err:
         if err.code != "flag_not_allowed":
             raise  # the arch spec or the machine, not the candidate
@@ -53,6 +56,7 @@ def prepare_all(
     workdir: Path,
     mode: SandboxMode,
     deadline: float,
+    compiled: Compiled | None = None,
 ) -> None:
     """Check and compile; side by side, since nothing is measured yet.
 
@@ -64,13 +68,14 @@ def prepare_all(
         workdir: Gets ``build/<id>``.
         mode: Whether a sandbox is required.
         deadline: On the monotonic clock; what is not begun by then is NO_EVIDENCE.
+        compiled: Libraries that were compiled before.
     """
 
     def prepare(track: Track) -> None:
         if time.monotonic() > deadline:
             track.end(Verdict.NO_EVIDENCE, "not built within the budget")
         else:
-            _prepare(track, candidates[track.id], task, arch, workdir / "build" / track.id, mode)
+            _prepare(track, candidates[track.id], task, arch, workdir / "build" / track.id, mode, compiled)
 
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
         for _ in pool.map(prepare, tracks):
