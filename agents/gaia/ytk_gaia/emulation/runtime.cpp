@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(YTK_EMULATION_UCONTEXT)
 // A switch saves what the ABI lets a callee use; ucontext saves the signal mask as well, by a system call each time.
 extern "C" void ytk_switch(void** from, void* to);
 asm(R"(
@@ -63,7 +63,7 @@ struct Fiber {
   int site = 0;
   bool started = false;
   char* stack = nullptr;
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(YTK_EMULATION_UCONTEXT)
   void* pointer = nullptr;
 #else
   ucontext_t context;
@@ -88,7 +88,7 @@ struct Machine {
   uint64_t slots[kMaxThreads];
   unsigned ballots[kMaxThreads];
   bool failed = false;
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(YTK_EMULATION_UCONTEXT)
   void* scheduler = nullptr;
 #else
   ucontext_t scheduler;
@@ -103,7 +103,7 @@ void place(unsigned thread) {
 
 void leave() {
   Fiber& fiber = machine.fibers[machine.current];
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(YTK_EMULATION_UCONTEXT)
   ytk_switch(&fiber.pointer, machine.scheduler);
 #else
   swapcontext(&fiber.context, &machine.scheduler);
@@ -144,7 +144,7 @@ char* take_stack() {
 void begin(Fiber& fiber) {
   fiber.stack = take_stack();
   fiber.started = true;
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(YTK_EMULATION_UCONTEXT)
   void** top = (void**)(fiber.stack + kStack);
   *--top = nullptr;  // the ABI's alignment at a function's entry
   *--top = (void*)life;
@@ -163,7 +163,7 @@ void begin(Fiber& fiber) {
 void resume(unsigned thread) {
   Fiber& fiber = machine.fibers[thread];
   place(thread);
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(YTK_EMULATION_UCONTEXT)
   ytk_switch(&machine.scheduler, fiber.pointer);
 #else
   swapcontext(&machine.scheduler, &fiber.context);
