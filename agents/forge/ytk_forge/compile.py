@@ -11,11 +11,11 @@ import msgspec
 
 from ytk_core.abi import include_dir
 from ytk_core.archspec import ArchSpec
+from ytk_core.confined import MEMORY_BYTES, Finished, run_confined
 from ytk_core.cpu_build import cxx_flags
 from ytk_core.cuda_build import device_flags, launcher_flags
 from ytk_core.errors import BoardError, CandidateError, ToolkitError
 from ytk_core.sandbox import SandboxMode
-from ytk_forge.confined import MEMORY_BYTES, Finished, run_confined
 from ytk_forge.device.compiler import DeviceTool, compile_device
 from ytk_forge.device.driver_stub import SONAME, driver_stub
 from ytk_forge.render import CUDA_TYPES_DIR, TEMPLATE_DIR

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ytk_core import confined
 from ytk_core.archspec import ArchSpec
 from ytk_core.cuda.nvrtc import Nvrtc
 from ytk_core.digests import digest_file
@@ -20,7 +21,6 @@ from ytk_core.formats.plugin_manifest import read_plugin_manifest
 from ytk_core.formats.plugin_meta import Constraints, DeploymentTarget, Launcher
 from ytk_forge import build as builds
 from ytk_forge import compile as compiles
-from ytk_forge import confined
 from ytk_forge.audit import CHECKS
 from ytk_forge.build import build_plugin
 from ytk_forge.cache import FILES, BuildCache, cache_key
