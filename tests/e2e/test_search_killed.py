@@ -83,8 +83,8 @@ def test_the_batches_are_as_the_plan_says() -> None:
     assert sum(sizes) == BATCHES
 
 
-def test_a_killed_generators_search_goes_on_elsewhere(running: Stack) -> None:
-    search = Search(running)
+def test_a_killed_generators_search_goes_on_elsewhere_even_without_cache(running: Stack) -> None:
+    search = Search(running, no_cache=True)
     search.measure(1)
     at_work = search.gate.wait_started()
     search.generator.kill()
@@ -94,17 +94,6 @@ def test_a_killed_generators_search_goes_on_elsewhere(running: Stack) -> None:
     job = search.ended()
     assert job.attempts == 2
     search.check(job)  # what was finished before is not measured again
-
-
-def test_even_a_search_that_asks_for_no_cache_finds_its_own_batches_again(running: Stack) -> None:
-    search = Search(running, no_cache=True)
-    search.measure(1)
-    at_work = search.gate.wait_started()
-    search.generator.kill()
-    wait_gone(at_work)
-    search.agent("other-generator", "generator")
-    search.measure(BATCHES - 1)
-    search.check(search.ended())
     # Another search that asks for no cache measures everything anew.
     search.job = search.submit().id
     search.measure(BATCHES)
