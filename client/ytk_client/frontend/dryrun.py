@@ -50,13 +50,15 @@ class CarvedOp:
     source_line: str
     cannot_be_plugin: str | None
     selector: str | None
+    has_plugin: bool = False
+    """Whether a shipped plugin stands for it: nothing is left to do."""
 
 
 @dataclass(frozen=True)
 class DryRunReport:
     """What a real run would do.
 
-    ``coverage_percent``: the share of operators that the target takes without a plugin or by the user's own selection; ``supported`` and
+    ``coverage_percent``: the share of operators that the target takes without a plugin, with a shipped one or by the user's own selection; ``supported`` and
     ``unsupported`` count these and the others.
     """
 
@@ -74,8 +76,8 @@ class DryRunReport:
 
     @property
     def refused(self) -> tuple[CarvedOp, ...]:
-        """The regions that nobody asked for."""
-        return tuple(each for each in self.carved if each.selector is None)
+        """The regions that nobody asked for, and that no shipped plugin stands for."""
+        return tuple(each for each in self.carved if each.selector is None and not each.has_plugin)
 
 
 def dry_run(
@@ -103,7 +105,7 @@ def dry_run(
     on_phase("report", "")
     operators = [node for node in opened.nodes if node.op == "call_function" and not _is_getitem(node.target)]
     carved = opened.carver.carved
-    selected = {region.placeholder for region in opened.carver.regions if region.selector is not None}
+    selected = {each.placeholder for each in opened.carver.regions if each.selector is not None or each.shipped}
     lost = [node for node in operators if node.name in carved and carved[node.name][0] not in selected]
     return DryRunReport(
         profile=profile.name,
@@ -124,17 +126,18 @@ def _is_getitem(target: str) -> bool:
 
 
 def _carved(region: CarvedRegion, carver: Carver, opened: OpenedModel) -> CarvedOp:
-    site = region.sites[0]
+    site, own = region.sites[0], {each.node for each in region.sites}
     return CarvedOp(
         placeholder=region.placeholder,
         op=region.aten_op,
         reason_class=REASON_CLASS[region.refusal.reason],
         reason=region.refusal.text,
         sites=len(region.sites),
-        nodes=sum(placeholder == region.placeholder for placeholder, _ in carver.carved.values()),
+        nodes=sum(node in own for _, node in carver.carved.values()),
         module_path=site.module_path,
         module_class=site.module_class,
         source_line=source_line(site.stack_trace, opened.model.path),
         cannot_be_plugin=region.cannot_be_plugin,
         selector=region.selector,
+        has_plugin=region.shipped is not None,
     )

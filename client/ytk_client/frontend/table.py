@@ -61,7 +61,9 @@ def dry_run_rows(found: DryRunReport) -> list[tuple[str, ...]]:
             each.placeholder,
             each.op,
             str(each.sites),
-            each.reason_class + (", no plugin possible" if each.cannot_be_plugin else ""),
+            "shipped plugin"
+            if each.has_plugin
+            else each.reason_class + (", no plugin possible" if each.cannot_be_plugin else ""),
             each.module_path or "(top)",
             each.source_line or "-",
         )

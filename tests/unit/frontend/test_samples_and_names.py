@@ -38,6 +38,21 @@ def test_variations_keep_shape_dtype_and_range():
     assert not torch.equal(different[1][0], others[0][0])
 
 
+def test_a_list_of_places_keeps_its_rows():
+    import torch
+
+    from ytk_client.frontend.samples import reference_inputs
+
+    places = torch.tensor([(0, z, y, x) for z in range(2) for y in range(3) for x in range(4)] + [(-1,) * 4] * 3)
+    numbers = torch.tensor([(0, 1), (5, 2)] * 6)  # rows that repeat are no places
+    tokens = torch.arange(40).reshape(4, 10)  # four long rows: a batch of words
+    _, sample = reference_inputs([places, numbers, tokens], count=2, seed=3)
+    assert not torch.equal(sample[0], places)
+    assert sorted(sample[0].tolist()) == sorted(places.tolist())
+    assert sorted(sample[1].tolist()) != sorted(numbers.tolist())
+    assert sorted(sample[2].tolist()) != sorted(tokens.tolist())
+
+
 @pytest.mark.parametrize(
     ("paths", "names"),
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from ytk_client.frontend import PrepareRequest, dry_run
 from ytk_core.catalogue import NAMESPACE
 from ytk_core.errors import UserError
 from ytk_core.formats.prepare_outputs import read_plugins
@@ -116,6 +117,15 @@ def get_fwd_args():
             run_prepare(model.replace("DOWN", grows))
         assert caught.value.code == "voxel_overflow"
         assert "declared maximum of 20" in caught.value.message
+
+    def test_a_maximum_that_is_none(self, run_prepare):
+        layers = "conv = spconv.SparseConv3d(3, 4, 3, bias=False)\nconv.max_voxels = 0\n"
+        with pytest.raises(UserError) as caught:
+            run_prepare(
+                SPCONV + layers + "class Model(Net):\n    def __init__(self):\n        super().__init__(conv)\n"
+            )
+        assert caught.value.code == "bad_max_voxels"
+        assert "layers.0" in caught.value.message
 
     @pytest.mark.parametrize(
         ("layer", "says"),
@@ -291,6 +301,53 @@ def get_fwd_args():
         assert nodes_of(out)[0].attributes["grid_size"] == [6, 5]
         assert nodes_of(out)[0].outputs[0].dims == (2, 3, 6, 5)
 
+    def test_the_scatter_of_open_pcdet_and_the_attention_of_transformers(self, run_prepare):
+        report, out = run_prepare(
+            """
+class PointPillarScatter(nn.Module):
+    def __init__(self, features, nx, ny):
+        super().__init__()
+        self.num_bev_features, self.nx, self.ny = features, nx, ny
+
+    def forward(self, batch_dict, **kwargs):
+        canvas = torch.zeros(self.num_bev_features, self.nx * self.ny)
+        coords = batch_dict["voxel_coords"]
+        indices = coords[:, 1] + coords[:, 2] * self.nx + coords[:, 3]
+        canvas[:, indices.long()] = batch_dict["pillar_features"].t()
+        batch_dict["spatial_features"] = canvas.view(1, self.num_bev_features, self.ny, self.nx)
+        return batch_dict
+
+class MultiScaleDeformableAttention(nn.Module):
+    def forward(self, value, value_spatial_shapes, value_spatial_shapes_list, level_start_index, sampling_locations, attention_weights, im2col_step):
+        batch, _, heads, channels = value.shape
+        queries, points = sampling_locations.shape[1], sampling_locations.shape[4]
+        height, width = value_spatial_shapes_list[0]
+        plane = value.flatten(2).transpose(1, 2).reshape(batch * heads, channels, height, width)
+        grid = (2 * sampling_locations - 1)[:, :, :, 0].transpose(1, 2).flatten(0, 1)
+        sampled = F.grid_sample(plane, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+        weights = attention_weights.transpose(1, 2).reshape(batch * heads, 1, queries, points)
+        return (sampled * weights).sum(-1).view(batch, heads * channels, queries).transpose(1, 2)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scatter, self.attend = PointPillarScatter(4, 5, 6), MultiScaleDeformableAttention()
+
+    def forward(self, features, coordinates, locations, weights):
+        view = self.scatter({"pillar_features": features, "voxel_coords": coordinates, "batch_size": 1})["spatial_features"]
+        value = view.flatten(2).transpose(1, 2).reshape(1, 30, 2, 2)
+        shapes = torch.tensor([[6, 5]])
+        return self.attend(value, shapes, [(6, 5)], torch.tensor([0]), locations, weights, 64)
+
+def get_fwd_args():
+    cells = torch.randperm(30, generator=torch.Generator().manual_seed(0))[:20]
+    coordinates = torch.stack([torch.zeros_like(cells), torch.zeros_like(cells), cells // 5, cells % 5], 1)
+    return torch.randn(20, 4), coordinates, torch.rand(1, 7, 2, 1, 3, 2), torch.rand(1, 7, 2, 1, 3)
+"""
+        )
+        assert [row.name for row in report.rows] == ["PillarScatter", "MultiScaleDeformAttn"]
+        assert nodes_of(out)[0].attributes["grid_size"] == [6, 5]
+
     def test_boxes_by_the_function_that_we_offer(self, run_prepare):
         report, out = run_prepare(
             """
@@ -333,3 +390,23 @@ def get_fwd_args():
         assert [row.name for row in report.blocking] == ["Col2im"]
         assert [each.proposed_op for each in report.candidates] == ["yasp::Col2im"]
         assert (out / "plugin_candidates" / "Col2im.pt2").is_file()
+
+    def test_a_dry_run_counts_what_is_shipped_as_covered(self, write_model, tmp_path):
+        model = write_model(
+            """
+from ytk_client.catalogue import pillar_scatter
+
+class Model(nn.Module):
+    def forward(self, features, coordinates):
+        return pillar_scatter(features.relu(), coordinates, (4, 4)) + 1
+
+def get_fwd_args():
+    return torch.randn(5, 2), torch.tensor([(0, 0, y, y) for y in (0, 1, 2, 3, -1)], dtype=torch.int32)
+"""
+        )
+        names = {f"{kind}_out": tmp_path / f"model.{kind}" for kind in ("onnx", "npz", "reference")}
+        found = dry_run(PrepareRequest(model=model, samples=1, **names))
+        assert found.coverage_percent == 100.0
+        assert found.refused == ()
+        [carved] = found.carved
+        assert (carved.placeholder, carved.has_plugin, carved.nodes) == ("ytk_catalogue::PillarScatter", True, 1)
