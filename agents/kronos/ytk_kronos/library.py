@@ -82,7 +82,7 @@ def profile(
     log: Log | None = None,
     trust: PluginTrust = CALLER,
 ) -> EngineManifest:
-    """Measure an engine bundle anew on this machine and write it to ``out``.
+    """Measure an engine bundle anew on this machine and write it to ``out``; ``trust``: whose plugins are loaded.
 
     Raises:
         YtkError: As :class:`ytk_kronos.handlers.ProfileHandler`.
@@ -104,7 +104,7 @@ def verify(
     log: Log | None = None,
     trust: PluginTrust = CALLER,
 ) -> VerifyReport:
-    """Run an engine bundle on this machine against a reference and write the report to ``out``.
+    """Run an engine bundle on this machine against a reference and write the report to ``out``; ``trust``: whose plugins are loaded.
 
     Raises:
         YtkError: As :class:`ytk_kronos.handlers.VerifyHandler`.
