@@ -135,9 +135,9 @@ def _kernel_call(directory: Path, threads: int) -> Any:
 
     import numpy as np
 
+    from ytk_core.abi.ctypes_abi import Context, Tensor
     from ytk_core.dtypes import ONNX_NUMBER, DType
     from ytk_core.formats.kernel_bundle import read_bundle
-    from ytk_gaia.evaluator.candidate_runner import CContext, CTensor
 
     meta = read_bundle(directory / "winner.py").meta
     library = ctypes.CDLL(str(directory / "kernel" / "kernel.so"))
@@ -149,7 +149,7 @@ def _kernel_call(directory: Path, threads: int) -> Any:
 
     def tensor(array: Any, dtype: DType) -> Any:
         dims = (ctypes.c_int64 * 8)(*array.shape)
-        return CTensor(array.ctypes.data, ONNX_NUMBER[dtype], array.ndim, dims, 0, 0, 1.0, 0)
+        return Tensor(array.ctypes.data, ONNX_NUMBER[dtype], array.ndim, dims, 0, 0, 1.0, 0)
 
     held = []
     for index in range(len(meta.inputs)):
@@ -158,11 +158,11 @@ def _kernel_call(directory: Path, threads: int) -> Any:
         copy[...] = source
         held.append(copy)
     variant = meta.variants[0]
-    ins = (CTensor * len(held))(*(tensor(a, t.dtype) for a, t in zip(held, variant.inputs, strict=True)))
+    ins = (Tensor * len(held))(*(tensor(a, t.dtype) for a, t in zip(held, variant.inputs, strict=True)))
     shape = np.load(directory / "expected.npz")["out"].shape
     out = aligned(int(np.prod(shape)) * 4).view(np.float32).reshape(shape)
-    outs = (CTensor * 1)(tensor(out, variant.outputs[0].dtype))
-    context = CContext(ctypes.sizeof(CContext), 1, None, 0, 0, None, 0, None, threads, 0)
+    outs = (Tensor * 1)(tensor(out, variant.outputs[0].dtype))
+    context = Context(ctypes.sizeof(Context), 1, None, 0, 0, None, 0, None, threads, 0)
     library.ytk_gaia_workspace.restype = ctypes.c_int64
     room = library.ytk_gaia_workspace(ctypes.byref(context), ins, len(held), outs, 1)
     memory = aligned(max(64, room))

@@ -117,11 +117,14 @@ def kthvalue(x: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> t
 
 def cdist_forward(x: torch.Tensor, y: torch.Tensor, p: float = 2.0, _compute_mode: int | None = None) -> torch.Tensor:
     """Give pairwise distances of the rows of ``x`` (..., P, M) and ``y`` (..., R, M) as (..., P, R)."""
-    difference = (x.unsqueeze(-2) - y.unsqueeze(-3)).abs()
+    return _norms((x.unsqueeze(-2) - y.unsqueeze(-3)).abs(), p)
+
+
+def _norms(difference: torch.Tensor, p: float) -> torch.Tensor:
     if p == float("inf"):
         return difference.amax(-1)
     if p == 0:
-        return (difference != 0).to(x.dtype).sum(-1)
+        return (difference != 0).to(difference.dtype).sum(-1)
     if p == 1:
         return difference.sum(-1)
     return difference.pow(p).sum(-1).pow(1 / p)
@@ -194,6 +197,73 @@ def bucketize(x: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = Fa
     return searchsorted(boundaries, x.reshape(-1), out_int32=out_int32, right=right).reshape(x.shape)
 
 
+def addbmm(base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> torch.Tensor:
+    """Give ``beta * base + alpha *`` the sum over the batch of ``a @ b``."""
+    product = torch.bmm(a, b).sum(0)
+    product = product if alpha == 1 else product * alpha
+    return product if beta == 0 else product + (base if beta == 1 else base * beta)
+
+
+_MAX_ROWS = 64
+
+
+def pdist_forward(x: torch.Tensor, p: float = 2.0) -> Any:
+    """Give the distances of all pairs of rows of (N, M), in the order (0, 1), (0, 2), ..."""
+    rows = x.shape[0]
+    if not isinstance(rows, int) or rows > _MAX_ROWS:
+        return NotImplemented
+    if rows < 2:
+        return torch.zeros(0, dtype=x.dtype, device=x.device)
+    difference = torch.cat([x[k : k + 1] - x[k + 1 :] for k in range(rows - 1)]).abs()
+    return _norms(difference, p)
+
+
+def adaptive_avg_pool3d(x: torch.Tensor, output_size: list[int]) -> Any:
+    """Give means over windows that cover (..., D, H, W) as evenly as can be; they may overlap."""
+    for dim, wanted in zip((-3, -2, -1), output_size, strict=True):
+        size = x.shape[dim]
+        if not isinstance(size, int) or wanted > _MAX_ROWS:
+            return NotImplemented
+        bounds = [(k * size // wanted, -(-(k + 1) * size // wanted)) for k in range(wanted)]
+        # Means of means: the windows of the other dims are the same for all elements of one.
+        x = torch.cat([x.narrow(dim, low, high - low).mean(dim, keepdim=True) for low, high in bounds], dim)
+    return x
+
+
+def nanmedian_dim(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """Give the lower median of the elements along ``dim`` that are numbers, and where it is."""
+    if x.dim() == 0:
+        return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
+    values, indices = aten.sort.stable(x, stable=True, dim=dim, descending=False)
+    place = ((~x.isnan()).sum(dim, keepdim=True) - 1).clamp_min(0) // 2
+
+    def pick(t: torch.Tensor) -> torch.Tensor:
+        found = torch.gather(t, dim, place)
+        return found if keepdim else found.squeeze(dim)
+
+    return pick(values), pick(indices)
+
+
+def nanmedian(x: torch.Tensor) -> torch.Tensor:
+    """Give the lower median of all elements that are numbers."""
+    return nanmedian_dim(x.reshape(-1), 0)[0]
+
+
+def histc(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:  # noqa: A002 -- aten's names
+    """Count elements in equal bins between two limits, those of the data where both are the same."""
+    flat = x.reshape(-1)
+    if min == max:
+        low, high = flat.amin(), flat.amax()
+        same = low == high
+        low, high = torch.where(same, low - 1, low), torch.where(same, high + 1, high)
+    else:
+        low, high = (torch.full((), float(v), dtype=x.dtype, device=x.device) for v in (min, max))
+    place = ((flat - low) * bins / (high - low)).floor().clamp_max(bins - 1)
+    inside = (flat >= low) & (flat <= high)
+    hits = (place.unsqueeze(0) == torch.arange(bins, device=x.device).unsqueeze(1)) & inside
+    return hits.sum(1).to(x.dtype)
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
     aten.upsample_nearest2d.default: upsample_nearest2d,
     aten.upsample_nearest2d.vec: _upsample_nearest2d_vec,
@@ -204,6 +274,12 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.scatter_reduce.two: scatter.scatter_mean,
     aten.grid_sampler_3d.default: grid_sampler_3d,
     aten.topk.default: topk,
+    aten.addbmm.default: addbmm,
+    aten._pdist_forward.default: pdist_forward,  # noqa: SLF001 -- the operator's name
+    aten._adaptive_avg_pool3d.default: adaptive_avg_pool3d,  # noqa: SLF001 -- the operator's name
+    aten.nanmedian.dim: nanmedian_dim,
+    aten.nanmedian.default: nanmedian,
+    aten.histc.default: histc,
     aten.kthvalue.default: kthvalue,
     aten._cdist_forward.default: cdist_forward,  # noqa: SLF001 -- the operator's name
 }

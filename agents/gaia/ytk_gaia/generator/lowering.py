@@ -13,7 +13,7 @@ from typing import Any
 import sympy
 import torch
 
-from ytk_gaia.generator import convolution, decompositions, scatter, small_linalg
+from ytk_gaia.generator import convolution, decompositions, orthogonal, real_pairs, scatter, small_linalg
 from ytk_gaia.generator import inductor_adapter as inductor
 
 aten = torch.ops.aten
@@ -136,6 +136,7 @@ def _decomposition_table(plan: LoweringPlan) -> dict[Any, Callable[..., Any]]:
     table = inductor.inductor_decompositions()
     _put_before(table, decompositions.TABLE)
     table.update(small_linalg.TABLE)
+    table.update(orthogonal.TABLE)
     table.update(plan.decompositions)
     for op in plan.keep:
         table.pop(op, None)
@@ -211,6 +212,11 @@ def lower(program: torch.export.ExportedProgram, plan: LoweringPlan) -> LoweredR
     if effects:
         raise CannotLowerError(effects)
     module = decomposed.graph_module
+    if real_pairs.has_complex(module):
+        try:
+            real_pairs.rewrite(module)
+        except real_pairs.NoRealFormError as err:
+            raise CannotLowerError([str(err)]) from err
     values = _contiguous_placeholders(module)
     table = {**LOOP_LOWERINGS, **plan.lowerings}
     before = inductor.guard_count(values)

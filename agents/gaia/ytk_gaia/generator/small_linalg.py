@@ -7,6 +7,7 @@ grow out of proportion, and a region is better left to a library.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import torch
@@ -230,7 +231,62 @@ def cholesky_inverse(factor: torch.Tensor, upper: bool = False) -> Any:
     return _substitute(lower.mT, half, upper=True, unit=False)
 
 
+def cholesky_solve(b: torch.Tensor, factor: torch.Tensor, upper: bool = False) -> Any:
+    """Give the solution of a system from its matrix's triangular factor."""
+    if not _small(factor):
+        return NotImplemented
+    lower = factor.triu().mT if upper else factor.tril()
+    batch = torch.broadcast_shapes(factor.shape[:-2], b.shape[:-2])
+    half = _substitute(lower, b.expand(*batch, *b.shape[-2:]), upper=False, unit=False)
+    return _substitute(lower.mT, half, upper=True, unit=False)
+
+
+def _permutation(a: torch.Tensor, pivots: list[torch.Tensor]) -> torch.Tensor:
+    """Give P (..., m, m) with ``a = P L U`` from the row swaps in their order."""
+    rows = a.shape[-2]
+    eye = torch.eye(rows, dtype=a.dtype, device=a.device).expand(*a.shape[:-2], rows, rows)
+    for k, pivot in enumerate(pivots):
+        eye = _swap(eye, k, pivot)
+    return eye.mT.contiguous()
+
+
+def _triangles(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    size = min(packed.shape[-2:])
+    lower = packed[..., :, :size].tril(-1)
+    unit = torch.eye(packed.shape[-2], size, dtype=packed.dtype, device=packed.device)
+    return lower + unit, packed[..., :size, :].triu()
+
+
+def lu(a: torch.Tensor, *, pivot: bool = True) -> Any:
+    """Give P, L and U."""
+    if not _small(a) or not pivot:
+        return NotImplemented
+    packed, pivots = _lu(a)
+    return _permutation(a, pivots), *_triangles(packed)
+
+
+def lu_unpack(packed: torch.Tensor, pivots: torch.Tensor, unpack_data: bool = True, unpack_pivots: bool = True) -> Any:
+    """Give P, L and U from a packed factorisation."""
+    if not _small(packed) or not (unpack_data and unpack_pivots):
+        return NotImplemented
+    steps = [(pivots[..., k] - 1).to(torch.int64)[..., None, None] for k in range(pivots.shape[-1])]
+    return _permutation(packed, steps), *_triangles(packed)
+
+
+def _lu_factor(a: torch.Tensor, *, pivot: bool = True) -> Any:
+    found = lu_factor_ex(a, pivot=pivot)
+    return found if found is NotImplemented else found[:2]
+
+
+def _tensor_inverse(a: torch.Tensor, ind: int = 2) -> Any:
+    front, back = a.shape[:ind], a.shape[ind:]
+    found = inv_ex(a.reshape(prod(front), -1))
+    return found if found is NotImplemented else found[0].reshape(*back, *front)
+
+
 COMPOSITES: dict[Any, Callable[..., Any]] = {
+    aten.linalg_lu_factor.default: _lu_factor,
+    aten.linalg_tensorinv.default: _tensor_inverse,
     aten.linalg_solve.default: _solve,
     aten.linalg_inv.default: _only_first(inv_ex),
     aten.inverse.default: _only_first(inv_ex),
@@ -250,4 +306,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.linalg_solve_triangular.default: solve_triangular,
     aten.triangular_solve.default: triangular_solve,
     aten.cholesky_inverse.default: cholesky_inverse,
+    aten.cholesky_solve.default: cholesky_solve,
+    aten.linalg_lu.default: lu,
+    aten.lu_unpack.default: lu_unpack,
 }
