@@ -47,6 +47,7 @@ def export(program: torch.export.ExportedProgram, carver: Carver, profile: Targe
             carver.carve(early)
             continue
         model = torch_adapter.optimize(model)
+        restore_weight_types(model)
         # A graph of nothing but placeholders loses the import of the standard operators, which its readers expect.
         model.opset_imports.setdefault("", torch_adapter.EXPORTER_OPSET)
         forms.remember(model)
@@ -56,6 +57,25 @@ def export(program: torch.export.ExportedProgram, carver: Carver, profile: Targe
         if not late:
             return model
         carver.carve(late)
+
+
+def restore_weight_types(model: ir.Model) -> None:
+    """Give the weights of convolutions the element type of their input again.
+
+    The optimiser folds batch norms into convolutions with numpy, which computes bfloat16 in float32 and leaves it so: a graph that
+    runtimes with a lenient reader take and a target's parser refuses.
+    """
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        if node.op_type not in {"Conv", "ConvTranspose"} or node.domain or node.inputs[0] is None:
+            continue
+        wanted = node.inputs[0].dtype
+        for value in node.inputs[1:]:
+            tensor = None if value is None else value.const_value
+            if value is None or tensor is None or wanted is None or tensor.dtype == wanted:
+                continue
+            if value.is_initializer() and tensor.dtype.is_floating_point() and wanted.is_floating_point():
+                value.const_value = ir.tensor(tensor.numpy().astype(wanted.numpy()), name=value.name)
+                value.dtype = wanted
 
 
 def _translate(program: torch.export.ExportedProgram, carver: Carver) -> tuple[ir.Model | None, list[Refusal]]:

@@ -464,3 +464,31 @@ def test_a_namespace_of_ones_own(run_prepare):
     assert node.domain == "mine"
     model = onnx.load(str(out / "model.onnx"), load_external_data=False)
     assert {entry.domain: entry.version for entry in model.opset_import} == {"": 17, "mine": 1}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("layer", ["nn.Conv2d(3, 4, 3)", "nn.ConvTranspose2d(3, 4, 3)"])
+def test_a_folded_batch_norm_keeps_the_element_type(run_prepare, dtype, layer):
+    source = f"""
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential({layer}, nn.BatchNorm2d(4), nn.ReLU()).to(torch.{dtype})
+
+        def forward(self, x):
+            return self.body(x)
+
+    def get_fwd_args():
+        return (torch.randn(1, 3, 8, 8, dtype=torch.{dtype}),)
+    """
+    report, out = run_prepare(source, profile="trt1015", samples=1)
+    assert report.rows == ()
+    model = onnx.load(out / "model.onnx")
+    if (
+        dtype != "bfloat16"
+    ):  # for which ONNX has convolutions from opset 22 on only; TensorRT reads them in older ones, too
+        onnx.checker.check_model(model, full_check=True)
+    kinds = {tensor.data_type for tensor in model.graph.initializer}
+    kinds |= {info.type.tensor_type.elem_type for info in (*model.graph.input, *model.graph.output)}
+    assert kinds == {getattr(onnx.TensorProto, dtype.upper() if dtype != "float32" else "FLOAT")}
