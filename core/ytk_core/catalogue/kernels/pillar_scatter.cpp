@@ -18,11 +18,7 @@ extern "C" int ytk_launch(const ytk_context* ctx, const ytk_tensor* in, int, ytk
     const int64_t cell = cell_of(grid, data_of<int32_t>(in[1]) + row * 4);
     if (cell >= 0) owner[cell] = int32_t(row);
   }
-  const int64_t cells = int64_t(grid.depth) * grid.height * grid.width, count = elements(out[0]);
-  const float* features = data_of<float>(in[0]);
-  float* y = data_of<float>(out[0]);
-#pragma omp parallel for num_threads(ctx->threads) schedule(static)
-  for (int64_t element = 0; element < count; ++element)
-    y[element] = scattered(features, owner, channels, cells, element);
+  write_planes(grid, data_of<float>(in[0]), data_of<int32_t>(in[1]), owner, rows, channels, ctx->threads,
+               data_of<float>(out[0]));
   return YTK_OK;
 }

@@ -20,4 +20,25 @@ YTK_BODY float sample_zeros(const T* plane, int64_t stride, int32_t height, int3
   return sum;
 }
 
+#ifndef __CUDACC__
+
+// Adds weight times the sample at (y, x) to sums, for `channels` planes that lie pixel by pixel.
+inline void add_sample(const float* planes, int64_t stride, int32_t height, int32_t width, float y, float x,
+                       float weight, int64_t channels, float* sums) {
+  if (!(y > -1.0f && y < float(height) && x > -1.0f && x < float(width))) return;
+  const float y0 = std::floor(y), x0 = std::floor(x);
+  const int32_t top = int32_t(y0), left = int32_t(x0);
+  const float shares[2][2] = {{1.0f - (y - y0), y - y0}, {1.0f - (x - x0), x - x0}};
+  for (int32_t down = 0; down < 2; ++down)
+    for (int32_t right = 0; right < 2; ++right) {
+      const int32_t row = top + down, column = left + right;
+      if (row < 0 || row >= height || column < 0 || column >= width) continue;
+      const float share = weight * shares[0][down] * shares[1][right];
+      const float* pixel = planes + (int64_t(row) * width + column) * stride;
+      for (int64_t c = 0; c < channels; ++c) sums[c] += share * pixel[c];
+    }
+}
+
+#endif
+
 }  // namespace ytk_catalogue

@@ -12,4 +12,25 @@ YTK_BODY T scattered(const T* features, const int32_t* owner, int64_t channels, 
   return row < 0 ? T(0.0f) : features[row * channels + channel];
 }
 
+#ifndef __CUDACC__
+
+// The same for all of out, plane by plane: few places are filled, so a plane is cleared and the rows are put into it.
+inline void write_planes(const Grid& grid, const float* features, const int32_t* indices, const int32_t* owner,
+                         int64_t rows, int64_t channels, int threads, float* out) {
+  const int64_t cells = int64_t(grid.depth) * grid.height * grid.width, planes = grid.batch * channels;
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t plane = 0; plane < planes; ++plane) {
+    float* y = out + plane * cells;
+    std::memset(y, 0, size_t(cells) * sizeof(float));
+    const int64_t first = plane / channels * cells;
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t cell = cell_of(grid, indices + row * 4);
+      if (cell >= first && cell < first + cells && owner[cell] == row)
+        y[cell - first] = features[row * channels + plane % channels];
+    }
+  }
+}
+
+#endif
+
 }  // namespace ytk_catalogue
