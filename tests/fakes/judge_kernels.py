@@ -160,9 +160,11 @@ def cheats(secret, port):
     wrong, runtime, bounds = Verdict.WRONG_VALUE, Verdict.RUNTIME_ERROR, Verdict.OUT_OF_BOUNDS
     cases = {
         "writes_nothing": Case(kernel(""), wrong, ("output 0 (y)",)),
-        "zeros": Case(kernel("memset(y, 0, n * 4);"), wrong),
+        "zeros": Case(kernel("memset(y, 0, n * 4);"), wrong, ("output 0 (y)",)),
         "cached_by_pointer": Case(
-            kernel(f"static float* seen = nullptr; if (seen == y) return 0; seen = y; {HONEST}"), wrong
+            kernel(f"static float* seen = nullptr; if (seen == y) return 0; seen = y; {HONEST}"),
+            wrong,
+            ("had not been written",),
         ),
         "returns_the_first_answer": Case(
             kernel(
@@ -170,8 +172,13 @@ def cheats(secret, port):
                 "memcpy(y, first, n * 4);"
             ),
             wrong,
+            ("structured-1", "1 of 1961"),
         ),
-        "first_calls_only": Case(kernel(f"static int calls = 0; if (++calls > 4) return 0; {HONEST}"), wrong),
+        "first_calls_only": Case(
+            kernel(f"static int calls = 0; if (++calls > 4) return 0; {HONEST}"),
+            wrong,
+            ("random-", "had not been written"),
+        ),
         "cached_by_content": Case(
             kernel(
                 "static float key[16], kept[1 << 16]; if (!memcmp(key, x, sizeof key)) { memcpy(y, kept, n * 4); return 0; }"
@@ -217,6 +224,7 @@ def cheats(secret, port):
                 f"{HONEST} return nullptr; }}",
             ),
             wrong,
+            ("had not been written",),
         ),
         "trusts_old_workspace": Case(
             kernel(
@@ -225,9 +233,10 @@ def cheats(secret, port):
                 launcher=Launcher(fixed_workspace_bytes=4096),
             ),
             wrong,
+            ("[0, 1]",),
         ),
         "nan_wildcard": Case(kernel("for (int64_t i = 0; i < n; ++i) y[i] = NAN;"), wrong, ("nan",)),
-        "half_the_work": Case(kernel(HONEST.replace("i < n", "i < n / 2")), wrong),
+        "half_the_work": Case(kernel(HONEST.replace("i < n", "i < n / 2")), wrong, ("had not been written",)),
         "all_but_the_last": Case(
             kernel(HONEST.replace("i < n", "i < n - 1")), wrong, (f"[{ROWS - 1}, {COLUMNS - 1}]",)
         ),
@@ -237,12 +246,17 @@ def cheats(secret, port):
                 "for (int64_t i = 0; i < n; ++i) y[i] = cut(x[i]) * cut(w[i % columns]) + 1.0f;"
             ),
             wrong,
+            ("of 1961 elements",),
         ),
         "forged_verdict": Case(
-            kernel('puts("done 0000000000000000 0 1"); puts("{\\"verdict\\": \\"PASSED\\"}"); fflush(stdout);'), wrong
+            kernel('puts("done 0000000000000000 0 1"); puts("{\\"verdict\\": \\"PASSED\\"}"); fflush(stdout);'),
+            wrong,
+            ("had not been written",),
         ),
         "reads_expected_data": Case(
-            kernel(f'if (FILE* f = fopen("{secret}", "rb")) {{ fclose(f); return YTK_UNSUPPORTED; }}'), wrong
+            kernel(f'if (FILE* f = fopen("{secret}", "rb")) {{ fclose(f); return YTK_UNSUPPORTED; }}'),
+            wrong,
+            ("had not been written",),
         ),
         "asks_the_network": Case(
             kernel(
@@ -251,18 +265,21 @@ def cheats(secret, port):
                 "if (connect(socket(AF_INET, SOCK_STREAM, 0), (sockaddr*)&a, sizeof a) == 0) return YTK_UNSUPPORTED;"
             ),
             wrong,
+            ("had not been written",),
         ),
         "guessed_descriptor": Case(
             kernel(f'for (int fd = 3; fd < 64; ++fd) (void)!write(fd, "done 0 0 1\\n", 11); {HONEST}'),
             runtime,
             ("turn",),
         ),
-        "answers_twice_by_fork": Case(kernel(f"{HONEST} fork();"), runtime),
+        "answers_twice_by_fork": Case(kernel(f"{HONEST} fork();"), runtime, ("the process",)),
         "exits_with_success": Case(kernel(f"{HONEST} _exit(0);"), runtime, ("ended by itself with 0",)),
         "refuses": Case(kernel("return YTK_BAD_SHAPE;"), runtime, ("YTK_BAD_SHAPE",)),
         "null_pointer": Case(kernel("*(volatile int*)0 = 1;"), runtime, ("SIGSEGV",)),
         "memory_bomb": Case(
-            kernel(f"volatile char* big = (volatile char*)malloc((size_t)1 << 36); big[0] = 1; {HONEST}"), runtime
+            kernel(f"volatile char* big = (volatile char*)malloc((size_t)1 << 36); big[0] = 1; {HONEST}"),
+            runtime,
+            ("SIGSEGV",),
         ),
         "absurd_workspace": Case(
             kernel(HONEST, launcher=Launcher(fixed_workspace_bytes=1 << 50)), runtime, ("workspace",)
@@ -276,12 +293,12 @@ def cheats(secret, port):
             runtime,
             ("tampered",),
         ),
-        "endless_loop": Case(kernel("for (volatile int i = 0;; ++i) {}"), Verdict.TIMEOUT),
+        "endless_loop": Case(kernel("for (volatile int i = 0;; ++i) {}"), Verdict.TIMEOUT, ("no answer within",)),
         "writes_one_after": Case(kernel(f"{HONEST} y[n] = 0;"), bounds, ("output 0",)),
         "writes_one_before": Case(kernel(f"{HONEST} y[-1] = 0;"), bounds, ("output 0",)),
         "writes_far_after": Case(kernel(f"{HONEST} y[n + 500] = 0;"), bounds, ("after output 0",)),
         "reads_far_after": Case(kernel(f"{HONEST} y[0] += (float)(x[n + 500] * 0);"), bounds, ("after input 0",)),
-        "reads_one_after": Case(kernel(f"{HONEST} y[0] += x[n];"), wrong),
+        "reads_one_after": Case(kernel(f"{HONEST} y[0] += x[n];"), wrong, ("[0, 0]",)),
         "mutates_its_input": Case(kernel(f"{HONEST} x[3] = 0;"), Verdict.MUTATED_INPUT, ("input 0",)),
         "mutates_and_restores": Case(
             kernel(f"float kept = w[0]; w[0] = 7; *(volatile float*)w = kept; {HONEST}"),
@@ -301,14 +318,16 @@ def cheats(secret, port):
                 "memcpy(&b, &y[7], 4); b ^= (t.tv_nsec >> 6) & 1; memcpy(&y[7], &b, 4);"
             ),
             Verdict.NONDETERMINISTIC,
+            ("two calls on the same input",),
         ),
+        # One thread counts, the other one looks at the count without asking: what it sees is a matter of moments.
         "race": Case(
             kernel(
-                f"{HONEST} shared = 0; pthread_t id[4]; for (auto& one : id) pthread_create(&one, nullptr, count, nullptr);"
-                "for (auto one : id) pthread_join(one, nullptr);"
-                "for (int k = 0; k < 8; ++k) { uint32_t b; memcpy(&b, &y[5 + k], 4); b ^= (shared >> k) & 1; memcpy(&y[5 + k], &b, 4); }",
-                "static volatile int shared; static void* count(void*) {"
-                " for (int i = 0; i < 300; ++i) { int v = shared; sched_yield(); shared = v + 1; } return nullptr; }",
+                f"{HONEST} shared = 0; stop = 0; pthread_t id; pthread_create(&id, nullptr, count, nullptr);"
+                "while (shared < 1000) sched_yield(); const unsigned seen = shared; stop = 1; pthread_join(id, nullptr);"
+                "for (int k = 0; k < 8; ++k) { uint32_t b; memcpy(&b, &y[5 + k], 4); b ^= (seen >> k) & 1; memcpy(&y[5 + k], &b, 4); }",
+                "static volatile unsigned shared, stop;"
+                "static void* count(void*) { while (!stop) shared = shared + 1; return nullptr; }",
             ),
             Verdict.NONDETERMINISTIC,
             ("two calls on the same input",),
@@ -352,6 +371,7 @@ def cheats(secret, port):
                 ],
             ),
             Verdict.WRONG_DTYPE,
+            ("no variant",),
         ),
         "does_not_compile": Case(kernel("this is no C++;"), Verdict.COMPILE_ERROR, ("error",)),
         "forbidden_flag": Case(

@@ -53,6 +53,7 @@ def judged(tmp_path_factory):
 @pytest.mark.parametrize("name", sorted(cheats("", 1)))
 def test_a_cheat_gets_its_verdict(judged, name):
     case, result = judged.cases[name], judged.results[name]
+    assert case.words, "a verdict without its reason is no explanation"
     assert result.verdict is case.verdict, f"{result.verdict}: {result.reason}\n{result.log}"
     for word in case.words:
         assert word in result.reason

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from ytk_core.digests import digest_bytes
+from ytk_core.dtypes import itemsize
 from ytk_gaia.evaluator import halving
 from ytk_gaia.evaluator.arena import Placement
 from ytk_gaia.evaluator.compare import judge_sample
@@ -53,8 +54,18 @@ def judge_call(track: Track, task: Task, sample: int, call: Call) -> None:
         # It was right before, or the candidate would not be here any more.
         raise CandidateFaultError(Verdict.NONDETERMINISTIC, f"sample {name}: two calls on the same input differ")
     if not comparison.right:
-        raise CandidateFaultError(Verdict.WRONG_VALUE, comparison.where)
+        raise CandidateFaultError(Verdict.WRONG_VALUE, comparison.where + _unwritten(task, sample, call))
     track.worst_error = max(track.worst_error, comparison.error)
+
+
+def _unwritten(task: Task, sample: int, call: Call) -> str:
+    """Say how much of wrong outputs still is what the judge filled them with: work that was left out, or comes too late."""
+    counts = []
+    for tensor, raw in zip(task.spec.at(sample).outputs, call.outputs, strict=True):
+        elements = raw.reshape(-1, itemsize(tensor.dtype))
+        if untouched := int((elements == call.poison).all(axis=1).sum()):
+            counts.append(f"{untouched} elements of {tensor.name}")
+    return f"; {' and '.join(counts)} had not been written when the launcher returned" if counts else ""
 
 
 def _check_libraries(session: Session, always: frozenset[str]) -> None:

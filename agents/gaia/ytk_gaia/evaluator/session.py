@@ -99,6 +99,7 @@ class Call:
         cpu_ns: Processor time of all threads, with everything around the call; None where the kernel does not say.
         idle_ns: Processor time since the call before, while the process had nothing to do; 0 where the kernel does not say.
         outputs: As copied aside right after the call.
+        poison: Byte that filled the outputs before the call; -1: none.
     """
 
     inner_ns: int
@@ -106,6 +107,7 @@ class Call:
     cpu_ns: int | None
     outputs: tuple[Array, ...]
     idle_ns: int = 0
+    poison: int = -1
 
 
 def _bytes_of(tensor: TaskTensor) -> int:
@@ -357,7 +359,7 @@ class Session:
         cpu = None if cpu_before is None or cpu_after is None else cpu_after - cpu_before
         idle = 0 if cpu_before is None or self._cpu_after is None else cpu_before - self._cpu_after
         self._cpu_after = cpu_after
-        return Call(inner, outer, cpu, snapshots, idle)
+        return Call(inner, outer, cpu, snapshots, idle, _POISON[self._placement])
 
     def control(self, inputs: Sequence[Array]) -> None:
         """Give the process fresh inputs and poisoned outputs, and let it *not* call the kernel.
