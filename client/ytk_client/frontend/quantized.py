@@ -16,7 +16,17 @@ import torch
 
 from ytk_client.frontend import torch_adapter
 from ytk_client.frontend.forms import RewrittenOp
-from ytk_client.frontend.quantized_float import Emitter, Params, compute_in_float, group_of, half_of, moves, params_of
+from ytk_client.frontend.quantized_float import (
+    Emitter,
+    Params,
+    compute_in_float,
+    computed_params_in_float,
+    group_of,
+    half_of,
+    moves,
+    operator_name,
+    params_of,
+)
 from ytk_client.frontend.stored_tensors import add_parameter, stored
 from ytk_core.targets import NodeFacts
 
@@ -40,6 +50,10 @@ def bring_into_form(
         What was brought into another form.
     """
     worker = _Worker(program, profile)
+    for node in list(program.graph_module.graph.nodes):
+        if operator_name(node) == "quantized_decomposed.choose_qparams" and node not in keep:
+            computed_params_in_float(program, node)
+            worker.note("computed quantization parameters", ("the same in float",), node.name)
     for node in _halves(program, "quantize"):
         # One of a group that was rewritten with its first member is not there any more.
         if node not in keep and node.users:
@@ -114,7 +128,7 @@ class _Worker:
         narrow = (params.low, params.high) != _bounds(params.dtype)
         if rule or (narrow and not (isinstance(params.scale, float) and isinstance(params.zero, int))):
             compute_in_float(self._program, group, self._stored)
-            self._note("quantize/dequantize pair", ("the same in float",), node.name)
+            self.note("quantize/dequantize pair", ("the same in float",), node.name)
         elif narrow:
             self._clamp_before(node, params)
 
@@ -141,7 +155,7 @@ class _Worker:
         node.replace_all_uses_with(new)
         torch_adapter.replace_in_signature(self._program, node.name, new.name)
         self._graph.erase_node(node)
-        self._note("dequantized weight", ("stored float weight",), node.name)
+        self.note("dequantized weight", ("stored float weight",), node.name)
 
     def _refusal(self, node: torch.fx.Node) -> str:
         """Give the target's objection to the ONNX node that the exporter would write, or an empty text."""
@@ -153,6 +167,8 @@ class _Worker:
         if params is None:
             return "its bounds are tensors"
         values = [self._value(params.scale), self._value(params.zero)]
+        if any(isinstance(value, torch.fx.Node) for value in values):
+            return "its scale or zero point is computed"
         rank = 0 if params.axis is None else 1
         data: Any = node.args[0]
         integer = _word(params.dtype)
@@ -164,11 +180,7 @@ class _Worker:
             input_dtypes=(types[0], "float32", integer),
             output_dtypes=(types[1],),
             attributes={} if params.axis is None else {"axis": params.axis},
-            constant_inputs={
-                index: torch.as_tensor(value).tolist()
-                for index, value in enumerate(values, start=1)
-                if not isinstance(value, torch.fx.Node)
-            },
+            constant_inputs={index: torch.as_tensor(value).tolist() for index, value in enumerate(values, start=1)},
         )
         verdict = self._profile.check(facts)
         return "" if verdict.ok else verdict.rule
@@ -176,7 +188,8 @@ class _Worker:
     def _value(self, arg: Any) -> Any:
         return self._stored.get(arg.name, arg) if isinstance(arg, torch.fx.Node) else arg
 
-    def _note(self, op: str, becomes: tuple[str, ...], name: str) -> None:
+    def note(self, op: str, becomes: tuple[str, ...], name: str) -> None:
+        """Count one rewrite."""
         for index, known in enumerate(self.found):
             if (known.op, known.becomes) == (op, becomes):
                 self.found[index] = RewrittenOp(op, becomes, known.count + 1, known.first_node)
@@ -189,7 +202,7 @@ class _Worker:
         node.update_arg(0, emit(torch.ops.aten.clamp.default, node.args[0], low, high))
         for index, bound in zip((3, 4), _bounds(params.dtype), strict=True):
             node.update_arg(index, bound)
-        self._note("quantize with a narrower range", ("clamp", "quantize"), node.name)
+        self.note("quantize with a narrower range", ("clamp", "quantize"), node.name)
 
 
 def _has_quantized_partner(node: torch.fx.Node, weight: torch.fx.Node) -> bool:

@@ -23,6 +23,8 @@ _MOVES = frozenset(
         *("squeeze", "expand", "cat", "alias", "flatten", "repeat", "contiguous"),
     )
 )
+_FLOAT_SOURCE = "ytk_float_source"
+"""Mark of a conversion whose argument is the same number in float32."""
 _INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32})
 
 
@@ -124,6 +126,8 @@ class Emitter:
         """Give a node's value as float32."""
         if node.meta["val"].dtype is torch.float32:
             return node
+        if _FLOAT_SOURCE in node.meta:
+            return node.args[0]
         return self(torch.ops.aten._to_copy.default, node, dtype=torch.float32)  # noqa: SLF001 - an operator name
 
 
@@ -154,6 +158,33 @@ def compute_in_float(
         torch_adapter.replace_in_signature(program, node.name, new.name)
         graph.erase_node(node)
     return made
+
+
+def computed_params_in_float(program: torch.export.ExportedProgram, node: torch.fx.Node) -> None:
+    """Write ``choose_qparams`` with operators that every target has: torch's own formula of a scale and a zero point.
+
+    scale = max((max(x, 0) - min(x, 0)) / (high - low), eps), zero = clamp(low - round(min(x, 0) / scale), low, high)
+    """
+    aten = torch.ops.aten
+    emit = Emitter(program.graph_module.graph, node)
+    _, low, high, eps, *_ = node.args
+    x = emit.as_float(node.args[0])
+    lowest = emit(aten.clamp.default, emit(aten.amin.default, x), None, 0.0)
+    highest = emit(aten.clamp.default, emit(aten.amax.default, x), 0.0)
+    steps = float(high - low)
+    scale = emit(aten.div.Tensor, emit(aten.sub.Tensor, highest, lowest), steps)
+    scale = emit(aten.view.default, emit(aten.clamp.default, scale, eps), [1])
+    rounded = emit(aten.round.default, emit(aten.div.Tensor, emit(aten.view.default, lowest, [1]), scale))
+    zero = emit(aten.add.Tensor, emit(aten.neg.default, rounded), float(low))
+    zero = emit(aten.clamp.default, zero, float(low), float(high))
+    for user in list(node.users):
+        source, dtype = ((scale, torch.float64), (zero, torch.int64))[user.args[1]]
+        value = emit(aten._to_copy.default, source, dtype=dtype)  # noqa: SLF001 - an operator name
+        value.meta[_FLOAT_SOURCE] = True
+        user.replace_all_uses_with(value)
+        torch_adapter.replace_in_signature(program, user.name, value.name)
+        program.graph_module.graph.erase_node(user)
+    program.graph_module.graph.erase_node(node)
 
 
 def _quantized(emit: Emitter, node: torch.fx.Node, known: Mapping[str, torch.Tensor]) -> torch.fx.Node:

@@ -135,6 +135,33 @@ def test_a_form_that_the_target_refuses_is_computed_in_float(run_prepare, expres
     assert all(verdict.ok for verdict in report.accuracy)
 
 
+DYNAMIC = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x):
+        scale, zero = ops.choose_qparams.tensor(x, -128, 127, 1e-5, torch.int8)
+        q = ops.quantize_per_tensor.tensor(x, scale, zero, -128, 127, torch.int8)
+        return self.linear(ops.dequantize_per_tensor.tensor(q, scale, zero, -128, 127, torch.int8)), zero
+
+def get_fwd_args():
+    return ({inputs},)
+"""
+
+
+@pytest.mark.parametrize("target", ["trt86", "onnxruntime"])
+@pytest.mark.parametrize(
+    "inputs", ["torch.randn(2, 4)", "torch.rand(2, 4) + 1", "-torch.rand(2, 4)", "torch.zeros(2, 4)"]
+)
+def test_parameters_that_are_computed_at_run_time_need_no_plugin(run_prepare, target, inputs):
+    report, out = run_prepare(PAIR + DYNAMIC.format(inputs=inputs), profile=target)
+    assert report.rows == ()
+    assert operators(out)["QuantizeLinear"] == 0
+    assert all(verdict.ok for verdict in report.accuracy)
+
+
 def test_where_the_target_takes_the_form_it_stays(run_prepare):
     _, out = run_prepare(call("pair(x, 0.03, 128, 0, 255, torch.uint8)"), profile="onnxruntime")
     assert operators(out) == {"QuantizeLinear": 1, "DequantizeLinear": 1}
