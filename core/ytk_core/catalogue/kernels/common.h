@@ -59,6 +59,10 @@ T* data_of(ytk_tensor& tensor) {
   return static_cast<T*>(tensor.data);
 }
 
+// Sixteen floats at any address; compilers lower it to what the CPU has.
+typedef float Lanes __attribute__((vector_size(64), aligned(4)));
+constexpr int64_t kLanes = 16;
+
 #endif
 
 }  // namespace ytk_catalogue

@@ -24,9 +24,6 @@ inline void build_map(const MapSpace& space, const Grid& grid, const int32_t* in
   }
 }
 
-// Sixteen floats at any address; compilers lower it to what the CPU has.
-typedef float Lanes __attribute__((vector_size(64), aligned(4)));
-constexpr int64_t kLanes = 16;
 constexpr int64_t kChunk = 128;  // output rows that one thread takes at a time
 
 // Adds x[r] (a row of features) times matrix [channels_in, channels_out] to out[r], for R rows at once: each line of the
