@@ -78,6 +78,13 @@ def _blocked(error: Exception, model: LoadedModel) -> UserError:
     if any(torch_adapter.is_data_dependent(link) for link in chain(error)):
         msg = f"capture blocked{place}: control flow or a shape depends on tensor values"
         return UserError(msg, code="capture_blocked", hint=_DATA_DEPENDENT_HINT)
+    scripted = next(
+        (name for name, each in model.module.named_modules() if isinstance(each, torch.jit.ScriptModule)), None
+    )
+    if scripted is not None:
+        msg = f"capture blocked: module {scripted or '(top)'!r} is a torch.jit.ScriptModule, whose code torch.export cannot see"
+        hint = "Build the model from the eager module; a scripted file (torch.jit.load) has lost its Python."
+        return UserError(msg, code="capture_blocked", hint=hint)
     root = list(chain(error))[-1]
     msg = f"capture blocked{place}: {type(root).__name__}: {first_line(str(root))}"
     return UserError(msg, code="capture_blocked", hint=_CAPTURE_HINT)

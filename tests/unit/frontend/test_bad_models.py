@@ -112,6 +112,24 @@ def test_untraceable_model_is_blocked(run_prepare):
     assert "model.py:7" in error.message
 
 
+def test_a_scripted_part_is_named(run_prepare):
+    source = """
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.ReLU(), torch.jit.script(nn.Linear(3, 3)))
+
+        def forward(self, x):
+            return self.body(x)
+
+    def get_fwd_args():
+        return (torch.randn(2, 3),)
+    """
+    with pytest.raises(UserError, match=r"module 'body.1' is a torch\.jit\.ScriptModule") as caught:
+        run_prepare(source)
+    assert caught.value.code == "capture_blocked"
+
+
 def test_model_with_state_is_refused(run_prepare):
     source = (
         "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.register_buffer('count', torch.zeros(1))\n"
