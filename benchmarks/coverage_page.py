@@ -21,7 +21,8 @@ _HEAD = """\
 
 Every entry of torch's own operator database (`op_db` in `torch.testing`) with its first float32 sample, captured by `torch.export`, generated,
 compiled, called through the launcher's ABI, and compared with torch: floats within 1e-4 of the output's largest magnitude, everything
-else exactly. The share is of the entries that `torch.export` captures. *Wrong* and *crash* must not happen.
+else exactly. The share is of the entries that `torch.export` captures. *Wrong* and *crash* must not happen. A run may be continued with a
+later generator (`--retry`): what matched before is then kept, and the rest is measured again.
 
 | form | entries | captured | match | no kernel | wrong | crash | match of captured |
 |---|---|---|---|---|---|---|---|
