@@ -1,4 +1,4 @@
 """Gaia: generates kernels and chooses them by measurement."""
 
-GENERATOR_VERSION = "3"
+GENERATOR_VERSION = "4"
 """Goes into each contract; raised when the same region gives another kernel text."""

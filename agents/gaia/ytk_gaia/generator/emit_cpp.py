@@ -129,7 +129,9 @@ def _declarations(
             base, offset = pending.pop(name)
             if plan.root(name) in roots:
                 c = c_type(plan.dtypes[name], STORAGE_TYPE)
-                lines.append(f"{c}* const {plan.pointers[name]} = {plan.pointer(base)} + {extent_text(plan.extent(offset))};")
+                lines.append(
+                    f"{c}* const {plan.pointers[name]} = {plan.pointer(base)} + {extent_text(plan.extent(offset))};"
+                )
     return lines
 
 
