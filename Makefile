@@ -26,7 +26,7 @@ lint: $(VENV)/.ready ## ruff, buf lint, generated code
 types: $(VENV)/.ready ## mypy --strict over the packages
 	$(BIN)/mypy protos core controller agents/kronos agents/gaia agents/forge client
 
-conformance: $(VENV)/.ready ## What becomes of every operator of torch's database (half an hour of one core per run)
+conformance: $(VENV)/.ready ## What becomes of every operator of torch's database (two to five minutes of one core per run)
 	PYTHONPATH=tests $(BIN)/python -m conformance --profile onnxruntime --out tests/conformance/results/onnxruntime-float32.json
 	PYTHONPATH=tests $(BIN)/python -m conformance --profile trt86 --out tests/conformance/results/trt86-float32.json
 	for dtype in float16 bfloat16 float64 int64 bool; do PYTHONPATH=tests $(BIN)/python -m conformance --profile onnxruntime \

@@ -52,7 +52,9 @@ def render(runs: Sequence[Run]) -> str:
     """Give the page as text."""
     parts = [_INTRODUCTION]
     if runs:
-        versions = ", ".join(f"{name} {version}" for name, version in sorted(runs[0].versions.items()))
+        versions = ", ".join(
+            f"{name} {version}" for name, version in sorted(runs[0].versions.items()) if name != "commit"
+        )
         parts += [f"Measured with {versions}.\n", _counts(runs)]
     for run in runs:
         parts.append(_details(run))
@@ -95,6 +97,8 @@ def _counts(runs: Sequence[Run]) -> str:
 
 def _details(run: Run) -> str:
     lines = [f"## {run.profile}, {run.dtype}\n", *([f"{run.note}\n"] if run.note else [])]
+    if run.versions.get("commit"):
+        lines.append(f"All entries examined at commit {run.versions['commit']}.\n")
     for outcome in (Outcome.WRONG, Outcome.CRASH, Outcome.HANG, Outcome.REFUSED):
         groups = results.reasons(run, outcome)
         if groups:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +48,17 @@ def versions() -> dict[str, str]:
         "onnxscript": onnxscript.__version__,
         "onnxruntime": onnxruntime.__version__,
         "python": platform.python_version(),
+        "commit": _commit(),
     }
+
+
+def _commit() -> str:
+    """Give the commit that is examined, "" outside of a git checkout."""
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    command = [git, "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def counts(run: Run) -> dict[str, int]:
