@@ -132,7 +132,9 @@ def _checked(request: PrepareRequest) -> tuple[TargetProfile, list[Selector]]:
         )
     from ytk_core.targets import DEFAULT_PROFILE, load_profile
 
-    profile = load_profile(request.profile or request.arch or DEFAULT_PROFILE)
+    # Not `or`: an empty name is a shell variable that was not set, and no wish for the default.
+    chosen = request.profile if request.profile is not None else request.arch
+    profile = load_profile(DEFAULT_PROFILE if chosen is None else chosen)
     if "" not in profile.domains:
         msg = f"the target {profile.name} takes no ONNX"
         raise UserError(msg, code="no_profile", hint="Choose a TensorRT, OpenVINO or ONNX Runtime target.")

@@ -40,8 +40,8 @@ class Request:
         Raises:
             UserError: No such profile, or a malformed arch spec.
         """
-        profile = load_profile(target or DEFAULT_PROFILE)
-        arch = ArchSpec.parse(target) if target and "-" in target else None
+        profile = load_profile(DEFAULT_PROFILE if target is None else target)
+        arch = ArchSpec.parse(target) if target is not None and "-" in target else None
         return cls(
             profile=profile,
             arch=arch,

@@ -449,6 +449,9 @@ def test_complex_weights_are_real_inputs_of_the_region(run_prepare):
         ({"profile": "xnnpack"}, "no_profile"),
         ({"profile": "trt3"}, "no_profile"),
         ({"arch": "amd64-sm87"}, "bad_arch_spec"),
+        # A shell variable that was not set is no wish for the default target.
+        ({"arch": ""}, "no_profile"),
+        ({"profile": ""}, "no_profile"),
     ],
 )
 def test_options_are_checked_first(run_prepare, tmp_path, options, code):

@@ -120,6 +120,20 @@ def test_samples_that_overflow_are_left_out_with_a_note():
     assert any("large" in note and "overflows" in note for note in task.spec.notes)
 
 
+@pytest.mark.parametrize(
+    "function", [torch.linalg.inv, lambda x: torch.linalg.inv_ex(x).inverse], ids=["raises", "inf"]
+)
+def test_samples_with_a_singular_matrix_are_left_out_and_nothing_else_is(function):
+    task = task_of(Call(function), (torch.randn(2, 5, 5),))
+    assert "one-hot" not in [s.name for s in task.spec.samples]
+    assert any("one-hot" in note and "singular" in note for note in task.spec.notes)
+    assert "large" in [s.name for s in task.spec.samples]
+    # Elsewhere an infinity is a value like another, which a kernel has to give.
+    infinite = task_of(Call(torch.log), (torch.rand(6, 6),))
+    sample = infinite.samples[[s.name for s in infinite.spec.samples].index("one-hot")]
+    assert np.isinf(sample.outputs[0]).any()
+
+
 def test_integer_outputs_are_exact():
     task = task_of(Call(lambda x: (x.argmax(-1), x > 0)), (torch.randn(6, 9),))
     sample = task.samples[-1]

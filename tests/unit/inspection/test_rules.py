@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ytk_client.inspection import Severity, onnx_read
+from ytk_client.inspection import Request, Severity, onnx_read
+from ytk_core.errors import UserError
 from ytk_core.targets import load_profile, profile_names
 from ytk_core.targets.profiles import Kind
 
@@ -405,3 +406,8 @@ def test_a_plugin_of_the_empty_namespace_is_in_order(look):
     attributes = {"plugin_namespace": "", "plugin_version": "1"}
     assert of_kind(look("Own", domain="ytk.unnamed", **attributes), "namespace") == []
     assert of_kind(look("Own", domain="yasp", **attributes), "namespace") != []
+
+
+def test_an_empty_name_of_a_target_is_refused():
+    with pytest.raises(UserError, match="no target profile ''"):
+        Request.of("")
