@@ -59,7 +59,11 @@ def encode_ranges(ranges: Iterable[InputRange]) -> str:
 
 
 def check_ranges(
-    ranges: Sequence[InputRange], inputs: Mapping[str, Sequence[int | str | None] | None], origin: str, *, all_open: bool
+    ranges: Sequence[InputRange],
+    inputs: Mapping[str, Sequence[int | str | None] | None],
+    origin: str,
+    *,
+    all_open: bool,
 ) -> None:
     """Hold ranges against the inputs of a model.
 
