@@ -115,6 +115,16 @@ def test_what_crosses_rows_is_not_fused():
     assert kernel(region, ROWS).nests > 1
 
 
+def test_a_row_is_more_than_one_element():
+    """Two nests over the same elements could share every loop, and would have no vector lanes left."""
+    region = bound(
+        torch.nn.Sequential(torch.nn.Conv2d(16, 16, 3, groups=16), torch.nn.ReLU()), (torch.randn(1, 16, 9, 26),)
+    )
+    source = kernel(region, ROWS).source
+    assert "shared < 112;" in source
+    assert "shared < 2688" not in source
+
+
 def test_side_by_side_rows_share_their_loads():
     region = bound(torch.nn.Conv2d(8, 8, 5, padding=2, groups=8), (torch.randn(1, 8, 20, 21),))
     plan = plan_named(region, "padded-taps")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import sympy
@@ -17,6 +18,8 @@ from ytk_gaia.generator.loop_shape import row_offset
 from ytk_gaia.generator.nest import Nest, NestKind, loop_variables, reduction_variables
 
 _MIN_ROWS = 4
+_MIN_WORK = 8
+"""Iterations that a nest keeps inside: with fewer there is nothing for vector lanes to run along."""
 _FUSED = frozenset({NestKind.POINTWISE, NestKind.REDUCTION, NestKind.SCAN, NestKind.SORT})
 
 
@@ -46,6 +49,10 @@ def _row_stride(nest: Nest, index: Any, span: int, rows: int) -> int | None:
         return None
     stride, low, high = found
     return stride if low >= 0 and high < stride and stride * (rows - 1) < span else None
+
+
+def _wide(nest: Nest) -> bool:
+    return prod(int(n) for n in (*nest.sizes[nest.outer :], *nest.reduced)) >= _MIN_WORK
 
 
 class Fuser:
@@ -97,7 +104,7 @@ class Fuser:
         run: list[Nest] = []
         for number in range(start, count):
             nest = self._cut(number, rows)
-            if nest is None or nest.kind not in _FUSED or self._strides([*run, nest], rows) is None:
+            if nest is None or nest.kind not in _FUSED or not _wide(nest) or self._strides([*run, nest], rows) is None:
                 break
             run.append(nest)
         return tuple(run)
