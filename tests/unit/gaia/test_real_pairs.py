@@ -36,7 +36,7 @@ def rewritten(function, *args):
     return found
 
 
-@pytest.mark.parametrize("length", [1, 2, 7, 30, 36, 97, 210])
+@pytest.mark.parametrize("length", [7, 36, 97])
 def test_transforms_of_any_length(length):
     x = torch.randn(3, length)
     expected = torch.view_as_real(torch.fft.fft(x))
