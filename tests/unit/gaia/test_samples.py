@@ -134,6 +134,44 @@ def test_samples_with_a_singular_matrix_are_left_out_and_nothing_else_is(functio
     assert np.isinf(sample.outputs[0]).any()
 
 
+def _topk(x):
+    return x.topk(4, dim=-1)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _topk,
+        lambda x: x.sort(-1),
+        lambda x: x.kthvalue(3, -1),
+        lambda x: x.median(-1),
+        lambda x: x.T.sort(0, descending=True),
+    ],
+    ids=["topk", "sort", "kthvalue", "median", "another dim"],
+)
+def test_which_of_equal_values_comes_first_is_not_judged(function):
+    task = task_of(Call(function), (torch.randint(0, 4, (6, 9)).float(),))
+    k = [s.name for s in task.spec.samples].index("one-hot")
+    sample = task.samples[k]
+    values, free = sample.outputs[0].astype(np.float32), sample.skip[1]
+    assert free.any()
+    assert not judge_sample(task, k, raw([values + 1, sample.outputs[1]])).right
+    # Another index of the same value is right; what is no index at all is not.
+    another = np.where(free, sample.outputs[1].max(), sample.outputs[1])
+    assert judge_sample(task, k, raw([values, another])).right
+    assert not judge_sample(task, k, raw([values, np.where(free, 9, sample.outputs[1])])).right
+    distinct = task.samples[-1]
+    assert 1 not in distinct.skip
+    wrong = distinct.outputs[1].copy()
+    wrong.reshape(-1)[0] ^= 1
+    assert not judge_sample(task, len(task.samples) - 1, raw([distinct.outputs[0].astype(np.float32), wrong])).right
+
+
+def test_a_stable_sort_has_an_order():
+    task = task_of(Call(lambda x: torch.sort(x, stable=True, dim=-1)), (torch.randn(6, 9),))
+    assert not any(1 in s.skip for s in task.samples)
+
+
 def test_integer_outputs_are_exact():
     task = task_of(Call(lambda x: (x.argmax(-1), x > 0)), (torch.randn(6, 9),))
     sample = task.samples[-1]

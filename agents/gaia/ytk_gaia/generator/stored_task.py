@@ -12,7 +12,8 @@ import torch
 from ytk_gaia.generator.border import Border
 from ytk_gaia.generator.cuda_variants import StorageVariant
 from ytk_gaia.generator.region_input import Region
-from ytk_gaia.generator.samples import RegionRunner, build_task, torch_dtype
+from ytk_gaia.generator.region_runner import RegionRunner, torch_dtype
+from ytk_gaia.generator.samples import build_task
 from ytk_gaia.task_format import Task
 
 Array = np.ndarray[Any, Any]
@@ -38,9 +39,9 @@ class StoredRunner(RegionRunner):
             arguments[placeholder] = value if wide else value.to(wanted)
         return arguments
 
-    def run(self, inputs: Sequence[Array], *, double: bool) -> list[torch.Tensor]:
+    def run(self, inputs: Sequence[Array], *, double: bool, ties: int | None = None) -> list[torch.Tensor]:
         """Give the outputs of the region: rounded to their storage types, or in float64."""
-        results = super().run(inputs, double=double)
+        results = super().run(inputs, double=double, ties=ties)
         pairs = zip(results, self._stored.outputs, strict=True)
         # Integers always; floats too unless they are the yardstick: what overflows in storage is then seen to.
         return [r if double and r.is_floating_point() else r.to(torch_dtype(t.dtype)) for r, t in pairs]
