@@ -77,6 +77,7 @@ def export_region(
     model = model.with_inputs(at_extents(model.flat_args, axes, "traced"))
     program = capture(model, export_shapes(model, axes))
     _check_pure(program)
+    torch_adapter.flatten_signature(program)
     # It names graphs by memory address: equal regions would be different files, and no kernel would be found again.
     for node in program.graph.nodes:
         node.meta.pop("from_node", None)

@@ -498,3 +498,20 @@ def flatten_output(value: Any) -> list[Any]:
     """Flatten what forward returned, in the order of :func:`output_paths`."""
     leaves: list[Any] = torch.utils._pytree.tree_leaves(value)  # noqa: SLF001 - torch's pytree has no public name
     return leaves
+
+
+def flatten_signature(program: torch.export.ExportedProgram) -> None:
+    """Make a program one of flat tuples in and out, in place.
+
+    A kernel knows tensors by their position only, and a tree may hold classes that torch cannot write down
+    (``torch.return_types``) or that exist nowhere but in the user's file (dataclasses).
+    """
+    structure = torch.utils._pytree.tree_structure  # noqa: SLF001 - torch's pytree has no public name
+    for entry in program.module_call_graph:
+        if entry.signature is not None:
+            entry.signature.in_spec = structure(((0,) * entry.signature.in_spec.num_leaves, {}))
+            entry.signature.out_spec = structure((0,) * entry.signature.out_spec.num_leaves)
+            entry.signature.forward_arg_names = None
+    if program.example_inputs is not None:
+        leaves = torch.utils._pytree.tree_leaves(program.example_inputs)  # noqa: SLF001 - torch's pytree has no public name
+        program._example_inputs = (tuple(leaves), {})  # noqa: SLF001 - the public property cannot be set to another form

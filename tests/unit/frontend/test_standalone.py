@@ -14,6 +14,8 @@ from ytk_core.formats.region import read_region_spec
 pytestmark = pytest.mark.torch
 
 SOURCE = """
+import dataclasses
+
 import torch
 from torch import nn
 
@@ -63,6 +65,18 @@ def half(x):
 
 def half_args():
     return torch.randn(4, 6, dtype=torch.bfloat16)
+
+@dataclasses.dataclass
+class Pair:
+    first: torch.Tensor
+    second: torch.Tensor
+
+def tree(pair, more):
+    best = pair.first.topk(2, dim=-1)
+    return {"best": best, "rest": [pair.second * more["scale"], torch.return_types.max((pair.first, best.indices))]}
+
+def tree_args():
+    return Pair(torch.randn(3, 8), torch.randn(4)), {"scale": torch.randn(4)}
 """
 
 
@@ -117,6 +131,13 @@ def test_a_function_a_module_and_a_maker_are_entries(blocks, tmp_path):
 def test_other_types_than_float32(blocks, tmp_path, entry, dtypes):
     path, spec = export(blocks, tmp_path, entry, arguments=f"{entry}_args")
     assert [t.dtype for t in (*spec.inputs, *spec.outputs)] == dtypes
+    assert bound(path).spec == spec
+
+
+def test_trees_and_torchs_own_tuples_are_flat_in_a_region(blocks, tmp_path):
+    path, spec = export(blocks, tmp_path, "tree", arguments="tree_args")
+    assert [t.shape for t in spec.inputs] == [(3, 8), (4,), (4,)]
+    assert [t.shape for t in spec.outputs] == [(3, 2), (3, 2), (4,), (3, 8), (3, 2)]
     assert bound(path).spec == spec
 
 
