@@ -96,11 +96,15 @@ def write_weights(path: Path | str, arrays: Mapping[str, np.ndarray[Any, Any]]) 
             member = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
             member.external_attr = 0o644 << 16
             member.create_system = 3
-            # Always zip64, so that the header's size does not depend on the array's.
-            data_start = stream.tell() + _LOCAL_HEADER.size + len(member.filename.encode()) + _ZIP64_EXTRA_BYTES + 4
+            member.file_size = len(header) + array.nbytes
+            # zip64 only where it must be: Python 3.11.4 changed how it writes such a header, and the same arrays shall be the same
+            # bytes (and so the same artifact) whichever Python wrote them.
+            wide = member.file_size * 1.05 > zipfile.ZIP64_LIMIT
+            data_start = stream.tell() + _LOCAL_HEADER.size + len(member.filename.encode()) + 4
+            data_start += _ZIP64_EXTRA_BYTES if wide else 0
             padding = -(data_start + len(header)) % ALIGNMENT
             member.extra = struct.pack("<HH", _PADDING_ID, padding) + bytes(padding)
-            with archive.open(member, "w", force_zip64=True) as destination:
+            with archive.open(member, "w", force_zip64=wide) as destination:
                 destination.write(header)
                 # An empty array's view cannot change its item size.
                 if array.nbytes:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+import zipfile
 
 import ml_dtypes
 import numpy as np
@@ -33,6 +34,17 @@ def test_round_trip(tmp_path, arrays):
         assert (back[name].dtype, back[name].shape) == (little.dtype, array.shape)
         assert back[name].tobytes() == little.tobytes() == raw[spans[name].offset :][: spans[name].length]
         assert spans[name].offset % 64 == 0
+
+
+def test_an_array_beyond_the_old_zip_limit_is_aligned_and_read_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1000)
+    arrays = {"small": np.arange(5.0), "large": np.arange(500.0), "after": np.arange(7)}
+    spans = write_weights(tmp_path / "w.npz", arrays)
+    assert all(span.offset % 64 == 0 for span in spans.values())
+    with np.load(tmp_path / "w.npz") as found:
+        assert all(np.array_equal(found[name], array) for name, array in arrays.items())
+    for name, array in arrays.items():
+        assert (tmp_path / "w.npz").read_bytes()[spans[name].offset :][: array.nbytes] == array.tobytes()
 
 
 def test_every_memory_layout_becomes_row_major(tmp_path):
