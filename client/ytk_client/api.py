@@ -22,6 +22,7 @@ from __future__ import annotations
 import importlib.metadata
 import queue
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -116,6 +117,7 @@ class Client:
         self._patience = patience or Patience()
         self._address = settings.address()
         self._lost = False
+        self._back_at = 0.0
         self._noting = threading.Lock()
         self._channel = sync_channel(self._address, settings.api_key.value)
         self._jobs = jobs_pb2_grpc.JobServiceStub(self._channel)
@@ -335,7 +337,7 @@ class Client:
         try:
             ended = False
             while not ended and not stop.is_set():
-                ended = self._retrying(lambda: pump.run_once(put, self._note_alive), sleep=stop.wait)
+                ended = self._retrying(lambda: pump.run_once(put, self._note_alive), sleep=stop.wait, stream=True)
                 if not ended:
                     stop.wait(self._patience.first_wait_s)
             put(_Ended(name))
@@ -354,29 +356,49 @@ class Client:
         """Make one idempotent unary call, again where the controller went away meanwhile."""
         return self._retrying(lambda: method(request, timeout=deadline_s))
 
-    def _retrying(self, work: Callable[[], _T], *, sleep: Callable[[float], object] | None = None) -> _T:
-        """Run ``work``; after an infrastructure failure again, with jittered backoff, until the patience is over."""
+    def _retrying(
+        self, work: Callable[[], _T], *, sleep: Callable[[float], object] | None = None, stream: bool = False
+    ) -> _T:
+        """Run ``work``; after an infrastructure failure again, with jittered backoff, until the patience is over.
+
+        Args:
+            work: One attempt.
+            sleep: Waits between attempts.
+            stream: It tells itself when the controller answers; its return may be that of a stream that was cut.
+        """
         patience = self._patience
+        began = 0.0
+
+        def attempt() -> _T:
+            nonlocal began
+            began = time.monotonic()
+            return work()
+
         options: dict[str, Any] = {} if sleep is None else {"sleep": sleep}
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(_worth_another_try),
             stop=tenacity.stop_after_delay(patience.give_up_s),
             wait=tenacity.wait_random_exponential(multiplier=patience.first_wait_s, max=patience.longest_wait_s),
-            before_sleep=lambda _state: self._note_lost(),
+            before_sleep=lambda _state: self._note_lost(began),
             reraise=True,
             **options,
         )
         try:
-            result = retrying(work)
+            result = retrying(attempt)
         except grpc.RpcError as err:
             raise self._error(err) from err
-        self._note_alive()
+        if not stream:
+            self._note_alive()
         return result
 
-    def _note_lost(self) -> None:
-        """Tell once that the controller is gone, however many calls find out."""
+    def _note_lost(self, began: float) -> None:
+        """Tell once that the controller is gone, however many calls find out.
+
+        Args:
+            began: When the attempt that failed was made. One from before the controller came back is old news, told late.
+        """
         with self._noting:
-            if not self._lost:
+            if not self._lost and began >= self._back_at:
                 self._lost = True
                 patience = self._patience.give_up_s
                 self._notify(f"lost the controller at {self._address}; trying again for {patience:.0f} s")
@@ -385,6 +407,7 @@ class Client:
         with self._noting:
             if self._lost:
                 self._lost = False
+                self._back_at = time.monotonic()
                 self._notify(f"the controller at {self._address} is back")
 
     def _error(self, err: grpc.RpcError) -> YtkError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -102,6 +103,32 @@ def test_restart_of_the_controller_while_watching(connect, fake, said):
     assert states == sorted(set(states), key=states.index)  # nothing twice
     assert b"".join(event.data for event in seen if isinstance(event, LogChunk)) == b"before and after"
     assert ["lost" if "lost the controller" in line else "back" for line in said] == ["lost", "back"]
+
+
+def test_late_news_of_an_old_connection_is_not_told(connect, said):
+    """Two streams: what the slower one says of a connection that is gone does not count any more."""
+    client = connect()
+    attempts = []
+
+    def cut_before_the_other_stream_was_back():
+        attempts.append(len(attempts))
+        if len(attempts) == 1:
+            client._note_lost(time.monotonic())
+            client._note_alive()
+            raise BoardError("the old connection is gone", code="unavailable", hint="")
+        return "done"
+
+    assert client._retrying(cut_before_the_other_stream_was_back) == "done"
+    assert ["lost" if "lost" in line else "back" for line in said] == ["lost", "back"]
+
+
+def test_a_stream_that_was_cut_is_no_sign_of_life(connect, said):
+    client = connect()
+    client._note_lost(time.monotonic())
+    client._retrying(lambda: False, stream=True)
+    assert len(said) == 1
+    client._retrying(lambda: "an answer")
+    assert "is back" in said[1]
 
 
 def test_patience_ends(connect, fake):
