@@ -17,8 +17,6 @@ from pathlib import Path
 
 from ytk_core.archspec import ArchSpec
 from ytk_core.conditions import make_conditions, snapshot
-from ytk_core.errors import FormatError
-from ytk_core.formats.kernel_bundle import parse_bundle
 from ytk_core.sandbox import require
 from ytk_gaia.evaluator import cuda_build
 from ytk_gaia.evaluator.arena import Placement
@@ -86,18 +84,12 @@ def _prepare(
     options: JudgeOptions,
 ) -> None:  # fmt: skip
     track = candidate.track
-    try:
-        track.bundle = parse_bundle(text, track.id)
-    except FormatError as err:
-        track.end(Verdict.COMPILE_ERROR, err.message)
-        return
-    problem = variants_fit(track.bundle, tasks)
-    if problem:
-        track.end(*problem)
+    bundle = track.take(text, lambda bundle: variants_fit(bundle, tasks))
+    if bundle is None:
         return
     directory.mkdir(parents=True)
     track.built, candidate.facts, verdict = cuda_build.build(
-        track.bundle, arch, nvrtc_for(arch), device.index, directory, options.mode
+        bundle, arch, nvrtc_for(arch), device.index, directory, options.mode
     )
     if verdict is not None:
         track.log = track.built.log

@@ -20,8 +20,8 @@ import msgspec
 from ytk_core.archspec import ArchSpec
 from ytk_core.conditions import make_conditions, snapshot
 from ytk_core.cuda.nvrtc import Nvrtc
-from ytk_core.errors import CandidateError, FormatError, UserError
-from ytk_core.formats.kernel_bundle import KernelBundle, parse_bundle
+from ytk_core.errors import CandidateError, UserError
+from ytk_core.formats.kernel_bundle import KernelBundle
 from ytk_core.sandbox import require
 from ytk_gaia.emulation.build import ORDERS, Check, Emulator, thread_code
 from ytk_gaia.evaluator.arena import Placement
@@ -195,19 +195,13 @@ def _prepare(
     directory: Path,
 ) -> None:
     track = candidate.track
-    try:
-        track.bundle = parse_bundle(text, track.id)
-    except FormatError as err:
-        track.end(Verdict.COMPILE_ERROR, err.message)
-        return
-    problem = variants_fit(track.bundle, tasks)
-    if problem:
-        track.end(*problem)
+    bundle = track.take(text, lambda bundle: variants_fit(bundle, tasks))
+    if bundle is None:
         return
     for part in ("device", "emulated"):
         (directory / part).mkdir(parents=True)
     try:
-        _, candidate.facts = compile_for(track.bundle, arch, nvrtc, directory / "device", emulator.mode)
+        _, candidate.facts = compile_for(bundle, arch, nvrtc, directory / "device", emulator.mode)
     except CandidateError as err:
         verdict = Verdict.TIMEOUT if err.code == "compile_timeout" else Verdict.COMPILE_ERROR
         track.end(verdict, err.message)
@@ -217,7 +211,7 @@ def _prepare(
             raise  # the arch spec or the machine, not the candidate
         track.end(Verdict.COMPILE_ERROR, err.message)
         return
-    candidate.built = emulator.build(track.bundle, directory / "emulated", tuple(Check))
+    candidate.built = emulator.build(bundle, directory / "emulated", tuple(Check))
     for check, built in candidate.built.items():
         if built.library is None:
             track.log = built.log

@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ytk_core.archspec import ArchSpec
-from ytk_core.errors import FormatError, UserError
-from ytk_core.formats.kernel_bundle import parse_bundle
+from ytk_core.errors import UserError
 from ytk_core.sandbox import SandboxMode
 from ytk_gaia.evaluator.build import build
 from ytk_gaia.evaluator.compiled import Compiled
@@ -23,18 +22,12 @@ from ytk_gaia.task_format import Task
 def _prepare(
     track: Track, text: str, task: Task, arch: ArchSpec, directory: Path, mode: SandboxMode, compiled: Compiled | None
 ) -> None:
-    try:
-        track.bundle = parse_bundle(text, track.id)
-    except FormatError as err:
-        track.end(Verdict.COMPILE_ERROR, err.message)
-        return
-    problem = contract_problem(track.bundle, task)
-    if problem:
-        track.end(*problem)
+    bundle = track.take(text, lambda bundle: contract_problem(bundle, task))
+    if bundle is None:
         return
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        track.built = build(track.bundle, arch, directory, mode, compiled)
+        track.built = build(bundle, arch, directory, mode, compiled)
     except UserError as err:
         if err.code != "flag_not_allowed":
             raise  # the arch spec or the machine, not the candidate

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ytk_core.formats.kernel_bundle import KernelBundle
+from ytk_core.errors import FormatError
+from ytk_core.formats.kernel_bundle import KernelBundle, parse_bundle
 from ytk_gaia.evaluator.build import Built
 from ytk_gaia.evaluator.verdicts import CandidateResult, PairedRatio, Verdict
 
@@ -46,6 +48,27 @@ class Track:
     def median_ns(self) -> float:
         """Median of the times; it has some."""
         return statistics.median(self.times_ns)
+
+    def take(self, text: str, problem: Callable[[KernelBundle], tuple[Verdict, str] | None]) -> KernelBundle | None:
+        """Read the candidate's text and hold its contract against what was asked.
+
+        Args:
+            text: Of a kernel bundle.
+            problem: Gives what does not fit.
+
+        Returns:
+            The bundle, or None where the candidate has its verdict now.
+        """
+        try:
+            self.bundle = parse_bundle(text, self.id)
+        except FormatError as err:
+            self.end(Verdict.COMPILE_ERROR, err.message)
+            return None
+        found = problem(self.bundle)
+        if found:
+            self.end(*found)
+            return None
+        return self.bundle
 
     def end(self, verdict: Verdict, reason: str) -> None:
         """Give it its verdict."""
