@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ytk_core.abi import include_dir
+from ytk_core.abi import ctypes_abi, include_dir
 from ytk_core.archspec import ArchSpec
 from ytk_core.cpu_build import cxx_flags
 from ytk_core.dtypes import ONNX_NUMBER, DType
@@ -153,41 +153,13 @@ RECOMPUTED = {"grid5d", "layernorm_gelu", "bicubic", "concat"}
 RELATIVE = {torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float64: 1e-12}
 
 
-class CTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("dtype", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("dims", ctypes.c_int64 * 8),
-        ("format", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
-        ("scale", ctypes.c_float),
-        ("reserved2", ctypes.c_int32),
-    )
-
-
-class CContext(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_uint32),
-        ("abi_version", ctypes.c_uint32),
-        ("attrs", ctypes.c_void_p),
-        ("attr_count", ctypes.c_int32),
-        ("variant", ctypes.c_int32),
-        ("workspace", ctypes.c_void_p),
-        ("workspace_bytes", ctypes.c_uint64),
-        ("stream", ctypes.c_void_p),
-        ("threads", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
-    )
-
-
-CONTEXT_SIZE = ctypes.sizeof(CContext)
+CONTEXT_SIZE = ctypes.sizeof(ctypes_abi.Context)
 
 
 def as_c(tensor):
     dims = (ctypes.c_int64 * 8)(*tensor.shape)
     number = ONNX_NUMBER[DType(str(tensor.dtype).removeprefix("torch."))]
-    return CTensor(tensor.data_ptr(), number, tensor.dim(), dims, 0, 0, 1.0, 0)
+    return ctypes_abi.Tensor(tensor.data_ptr(), number, tensor.dim(), dims, 0, 0, 1.0, 0)
 
 
 @dataclass
@@ -203,9 +175,9 @@ class Library:
         room = need if workspace_bytes is None else workspace_bytes
         memory = torch.empty(room + 64, dtype=torch.uint8)
         start = (memory.data_ptr() + 63) // 64 * 64
-        context = CContext(size, 1, None, 0, 0, start, room, None, threads, 0)
-        ins = (CTensor * max(1, len(inputs)))(*map(as_c, inputs))
-        outs = (CTensor * max(1, len(outputs)))(*map(as_c, outputs))
+        context = ctypes_abi.Context(size, 1, None, 0, 0, start, room, None, threads, 0)
+        ins = (ctypes_abi.Tensor * max(1, len(inputs)))(*map(as_c, inputs))
+        outs = (ctypes_abi.Tensor * max(1, len(outputs)))(*map(as_c, outputs))
         launch = getattr(self.handle, f"ytk_launch_{self.number}")
         return launch(ctypes.byref(context), ins, len(inputs), outs, len(outputs))
 
