@@ -45,7 +45,8 @@ from ytk_core.workers import (
 from ytk_proto.v1 import agents_pb2 as pb
 from ytk_proto.v1 import agents_pb2_grpc, artifacts_pb2, artifacts_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 
-WAIT_S = 20.0
+WAIT_S = 120.0
+"""For what comes at once on an idle machine; only a hang meets it."""
 TOKEN = "agent-token-of-the-tests"
 
 

@@ -37,7 +37,8 @@ from ytk_proto.v1 import (
 
 CLIENT_TOKEN = "client-token-of-the-tests"
 AGENT_TOKEN = "agent-token-of-the-tests"
-WAIT_S = 10.0
+WAIT_S = 120.0
+"""For what comes at once on an idle machine; only a hang meets it."""
 MIB = 1 << 20
 
 
@@ -166,7 +167,7 @@ class Peers:
     async def upload(self, data: bytes, *, offset: int = 0, digest: str = "", until: int | None = None) -> Any:
         digest = digest or digest_bytes(data)
         requests = write_requests(digest, data, offset, until)
-        return await self.client.artifacts.WriteArtifact(requests, timeout=60)
+        return await self.client.artifacts.WriteArtifact(requests, timeout=WAIT_S)
 
     async def result(self, **outputs: bytes) -> JobResult:
         blobs = []

@@ -15,10 +15,11 @@ from ytk_core.channels import aio_channel
 from ytk_core.jobs import JobKind
 from ytk_core.workers import WorkerDescription
 
-from fakes.controller import FakeController
+from fakes.controller import WAIT_S, FakeController
 
 TESTS = Path(__file__).parents[2]
-FAST = SessionPolicy(first_wait_s=0.02, longest_wait_s=0.1, welcome_within_s=5)
+# The fake beats every 50 ms; a controller that is silent for three beats is no news on a busy machine.
+FAST = SessionPolicy(first_wait_s=0.02, longest_wait_s=0.1, welcome_within_s=WAIT_S, silent_intervals=WAIT_S / 0.05)
 
 
 class Agent:
@@ -33,7 +34,7 @@ class Agent:
 
     async def ended(self) -> None:
         self.awaited = True
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             await self.task
 
 

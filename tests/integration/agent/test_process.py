@@ -16,7 +16,7 @@ from typing import Any
 
 from ytk_core.jobs import JobKind, JobSpec, JobState
 
-from fakes.controller import FakeController
+from fakes.controller import WAIT_S, FakeController
 
 TESTS = Path(__file__).parents[2]
 
@@ -42,14 +42,14 @@ async def agent(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 async def ready(process: asyncio.subprocess.Process) -> dict[str, Any]:
     assert process.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_S):
         line: dict[str, Any] = json.loads(await process.stdout.readline())
     return line
 
 
 async def ended(process: asyncio.subprocess.Process) -> tuple[int, list[dict[str, Any]]]:
     """Wait for the end; gives exit code and log lines."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_S):
         _, stderr = await process.communicate()
     lines = [line for line in stderr.decode().splitlines() if line.startswith("{")]
     assert process.returncode is not None
@@ -101,7 +101,7 @@ async def test_a_second_signal_kills_at_once(fake: FakeController, tmp_path: Pat
         await job.wait_log(b"burning")
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             while b"draining" not in await process.stderr.readline():
                 pass
         process.send_signal(signal.SIGTERM)
@@ -117,7 +117,7 @@ async def test_a_killed_agents_child_dies_and_its_successor_says_so(fake: FakeCo
         process.kill()
         await process.wait()
         child, grandchild = json.loads((tmp_path / "mark").read_text())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             while alive(child):  # noqa: ASYNC110  (another process's death has no event here)
                 await asyncio.sleep(0.005)
         async with agent("--controller", fake.address, "--state-dir", str(tmp_path / "s")) as second:

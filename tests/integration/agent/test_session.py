@@ -13,7 +13,7 @@ from ytk_core.errors import BoardError, FailureClass, ToolkitError, UserError, Y
 from ytk_core.jobs import JobKind, JobResult, JobSpec
 from ytk_core.workers import Drain, LeaseAction, LeaseVerdict
 
-from fakes.controller import FakeController
+from fakes.controller import WAIT_S, FakeController
 from fakes.handlers import Gate, Handler
 
 SPEC = JobSpec(kind=JobKind.PLUGIN_BUILD, params={"a": 1})
@@ -50,7 +50,7 @@ async def test_no_controller_at_start(start_agent: Any) -> None:
     address = await fake.reserve_port()
     with capture_logs() as logs:
         async with start_agent(Handler(echo), address=address) as agent:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WAIT_S):
                 while sum(entry["event"] == "controller_unreachable" for entry in logs) < 3:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)  # a captured log has no event to wait for
             assert not agent.task.done()
@@ -68,21 +68,21 @@ async def test_no_controller_at_start(start_agent: Any) -> None:
 async def test_backoff_is_capped_and_begins_anew_after_a_success(start_agent: Any) -> None:
     fake = FakeController()
     address = await fake.reserve_port()
-    policy = SessionPolicy(first_wait_s=0.01, longest_wait_s=0.04)
+    policy = SessionPolicy(first_wait_s=0.01, longest_wait_s=0.04, silent_intervals=WAIT_S / 0.05)
     with capture_logs() as logs:
 
         def tries() -> list[dict[str, Any]]:
             return [dict(entry) for entry in logs if entry["event"] == "controller_unreachable"]
 
         async def wait_tries(count: int) -> None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WAIT_S):
                 while len(tries()) < count:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)  # a captured log has no event to wait for
 
         async with start_agent(Handler(echo), address=address, policy=policy) as agent:
             await wait_tries(8)
             await fake.start()
-            await asyncio.wait_for(agent.ready.wait(), 20)
+            await asyncio.wait_for(agent.ready.wait(), WAIT_S)
             await fake.until(lambda: len(fake.heartbeats) > 2, "a session that lasts")
             before = len(tries())
             await fake.stop()
@@ -94,7 +94,7 @@ async def test_backoff_is_capped_and_begins_anew_after_a_success(start_agent: An
 
 
 async def test_a_controller_that_cuts_after_its_welcome_is_not_stormed(fake: FakeController, start_agent: Any) -> None:
-    fake.heartbeat_s = 5.0
+    fake.heartbeat_s = 60.0
     fake.drop_after_welcome = 5
     with capture_logs() as logs:
         job = fake.queue_job(SPEC)
@@ -151,7 +151,7 @@ async def test_a_restarted_controller_gets_the_result(fake: FakeController, star
         await gate.entered.wait()
         await fake.stop()
         gate.open.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             await gate.left.wait()
         assert not agent.task.done()
         await fake.start()
@@ -175,15 +175,15 @@ async def test_heartbeats_name_the_leases(fake: FakeController, start_agent: Any
 
 async def test_a_silent_controller_is_left(fake: FakeController, start_agent: Any) -> None:
     fake.acknowledge = False
-    async with start_agent(Handler(echo)):
-        await fake.until(lambda: len(fake.hellos) == 2, "a second stream")
+    async with start_agent(Handler(echo), policy=SessionPolicy(first_wait_s=0.02, longest_wait_s=0.1)):
+        await fake.until(lambda: len(fake.hellos) >= 2, "a second stream")
 
 
 async def test_a_controller_that_does_not_answer_hello(fake: FakeController, start_agent: Any) -> None:
     held = fake.hold("Connect")
     policy = SessionPolicy(first_wait_s=0.02, longest_wait_s=0.05, welcome_within_s=0.1)
     async with start_agent(Handler(echo), policy=policy):
-        await fake.until(lambda: len(fake.hellos) == 1, "hello on a second stream")
+        await fake.until(lambda: len(fake.hellos) >= 1, "hello on a second stream")
         held.set()
 
 
