@@ -25,6 +25,7 @@ from ytk_gaia.evaluator.build import COMPILE_LIMIT_S, Built, child_mark, compile
 
 ORDERS = ("forward", "backward", "shuffled")
 """In which the threads of a block, and the blocks, get their turn; the runtime knows them by number."""
+RUNTIME_UNITS = ("runtime", "checks", "tensor_cores")
 FORMATS_DIR = Path(str(resources.files("ytk_gaia") / "cuda"))
 """Where ``ytk_formats.h`` is."""
 _GIB = 1 << 30
@@ -159,7 +160,7 @@ def runtime_commands(directory: Path) -> list[list[str]]:
     flags = ["-std=c++17", "-O2", "-fPIC", "-I", str(source / "include"), "-I", str(include_dir())]
     return [
         [compiler(), *flags, "-c", str(source / f"{name}.cpp"), "-o", str(directory / f"{name}.o")]
-        for name in ("runtime", "checks")
+        for name in RUNTIME_UNITS
     ]
 
 
@@ -191,7 +192,7 @@ class Emulator:
             if status != 0:
                 msg = f"the emulation's runtime does not compile here: {log[:300]}"
                 raise ToolkitError(msg, code="emulation_broken", hint="Report this with the compiler's version.")
-        return cls(tuple(directory / f"{name}.o" for name in ("runtime", "checks")), mode)
+        return cls(tuple(directory / f"{name}.o" for name in RUNTIME_UNITS), mode)
 
     def build(self, bundle: KernelBundle, directory: Path, checks: Sequence[Check]) -> dict[Check, Built]:
         """Compile a candidate once per check into ``directory/<check>.so``.

@@ -75,6 +75,7 @@ void check_bounds(const void* address, size_t size, bool write) {
 
 // ---- races ----------------------------------------------------------------------------------------------------------------
 constexpr uint32_t kNobody = 0xffffffffu, kMany = 0xfffffffeu;
+constexpr uint32_t kManyOfWarp = 0xffff0000u;  // plus the number of the warp that all of them are of
 constexpr unsigned kMaxThreads = 1024, kWarps = kMaxThreads / 32;
 constexpr uint64_t kCheckedBlocks = 64;
 
@@ -125,12 +126,17 @@ bool global_memory(const char* at) {
   return std::any_of(buffers.begin(), buffers.end(), [&](const Buffer& b) { return at >= b.start && at < b.start + b.size; });
 }
 
+// The warp that has made an access; none that exists where it was several.
+uint32_t warp_of(uint32_t thread) {
+  return thread == kMany ? kMany : thread >= kManyOfWarp ? thread - kManyOfWarp : thread / 32;
+}
+
 // Whether nothing orders two accesses: different threads, and no barrier between them.
 bool unordered(const Access& before, uint32_t thread, bool atomic, bool global) {
   if (before.thread == kNobody || (before.atomic && atomic)) return false;
   if (before.block != block_number) return global;  // shared memory is another one in each block
   if (before.thread == thread || before.block_time != block_time) return false;
-  if (before.thread != kMany && before.thread / 32 == thread / 32) return before.warp_time == warp_time[thread / 32];
+  if (warp_of(before.thread) == thread / 32) return before.warp_time == warp_time[thread / 32];
   return true;
 }
 
@@ -139,7 +145,7 @@ void race(const char* at, size_t size, const char* what, const Access& before, u
   for (const Buffer& b : buffers) {
     if (at >= b.start && at < b.start + b.size) snprintf(where, sizeof where, "byte %lld of %s %d", (long long)(at - b.start), b.kind.c_str(), b.index);
   }
-  if (before.thread == kMany) snprintf(who, sizeof who, "several threads");
+  if (before.thread >= kManyOfWarp) snprintf(who, sizeof who, "several threads");
   else snprintf(who, sizeof who, "thread %u of block %u", before.thread, before.block);
   snprintf(text, sizeof text, "race: %s of %zu bytes by thread %u of block %u and %s, with no barrier between them, on %s", what, size, thread,
            block_number, who, where);
@@ -154,7 +160,8 @@ void look(Cell& cell, const char* at, size_t size, bool write, bool atomic, bool
   if (write && unordered(cell.read, thread, atomic, global)) return race(at, size, "a store and a load", cell.read, thread);
   Access& mine = write ? cell.written : cell.read;
   const bool shared = !write && mine.thread != kNobody && mine.thread != thread && mine.block_time == block_time && mine.block == block_number;
-  mine = Access{block_number, shared ? kMany : thread, block_time, warp_time[thread / 32], atomic};
+  const uint32_t many = warp_of(mine.thread) == thread / 32 ? kManyOfWarp + thread / 32 : kMany;
+  mine = Access{block_number, shared ? many : thread, block_time, warp_time[thread / 32], atomic};
 }
 
 void check_race(const void* address, size_t size, bool write, bool atomic) {
@@ -170,6 +177,8 @@ void check_race(const void* address, size_t size, bool write, bool atomic) {
 }
 
 }  // namespace
+
+bool ytk_emulation_in_buffer(const void* at) { return global_memory((const char*)at); }
 
 // ---- events ---------------------------------------------------------------------------------------------------------------
 void ytk_emulation_launch_begins(uint64_t blocks) {

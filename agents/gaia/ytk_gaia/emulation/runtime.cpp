@@ -61,6 +61,8 @@ struct Fiber {
   State state = State::kReady;
   unsigned mask = 0;
   int site = 0;
+  // Of an instruction that all lanes of a warp execute together (PTX: .aligned); null: another one.
+  const char* kind = nullptr;
   bool started = false;
   char* stack = nullptr;
 #if defined(__x86_64__) && !defined(YTK_EMULATION_UCONTEXT)
@@ -87,6 +89,9 @@ struct Machine {
   uint32_t shared_bytes = 0;
   uint64_t slots[kMaxThreads];
   unsigned ballots[kMaxThreads];
+  // What lanes hand in at ytk_emulated_meet. Two turns: a lane may be at the next meeting while others still read of this one.
+  unsigned char meetings[2][kMaxThreads][64];
+  unsigned turns[kMaxThreads];
   bool failed = false;
 #if defined(__x86_64__) && !defined(YTK_EMULATION_UCONTEXT)
   void* scheduler = nullptr;
@@ -170,11 +175,12 @@ void resume(unsigned thread) {
 #endif
 }
 
-void wait_for(State state, unsigned mask, int site) {
+void wait_for(State state, unsigned mask, int site, const char* kind = nullptr) {
   Fiber& fiber = machine.fibers[machine.current];
   fiber.state = state;
   fiber.mask = mask;
   fiber.site = site;
+  fiber.kind = kind;
   leave();
 }
 
@@ -188,17 +194,24 @@ bool release_warps() {
   bool any = false;
   for (unsigned first = 0; first < machine.threads; first += kWarp) {
     unsigned live = 0, waiting = 0, wanted = 0;
+    const char* kind = nullptr;
+    bool mixed = false, orders = false;
     for (unsigned k = 0; k < kWarp && first + k < machine.threads; ++k) {
       const Fiber& fiber = machine.fibers[first + k];
       if (fiber.state != State::kDone) live |= 1u << k;
-      if (fiber.state == State::kWarp) waiting |= 1u << k, wanted |= fiber.mask;
+      if (fiber.state != State::kWarp) continue;
+      mixed |= waiting != 0 && fiber.kind != kind && (fiber.kind == nullptr || kind == nullptr || strcmp(fiber.kind, kind) != 0);
+      orders |= fiber.kind == nullptr;
+      waiting |= 1u << k, wanted |= fiber.mask, kind = fiber.kind;
     }
     if (waiting == 0 || (wanted & live & ~waiting) != 0) continue;
+    if (mixed) return fail("lanes of a warp are at different instructions that they execute together"), true;
+    if (kind != nullptr && waiting != 0xffffffffu) return fail("a matrix instruction that not all 32 lanes of a warp execute"), true;
     for (unsigned k = 0; k < kWarp && first + k < machine.threads; ++k) {
       Fiber& fiber = machine.fibers[first + k];
       if (fiber.state == State::kWarp) fiber.state = State::kReady;
     }
-    ytk_emulation_warp_synchronised(first);
+    if (orders) ytk_emulation_warp_synchronised(first);
     any = true;
   }
   return any;
@@ -235,6 +248,8 @@ void run_block(std::mt19937& random, int order) {
     for (unsigned k = count; k > 1; --k) std::swap(machine.order[k - 1], machine.order[random() % k]);
   }
   machine.next = 0;
+  memset(machine.turns, 0, sizeof machine.turns);
+  ytk_emulation_forget_copies();
   for (Fiber& fiber : machine.fibers) {
     if (fiber.stack) machine.free_stacks.push_back(fiber.stack);  // of a launch that failed
     fiber.state = State::kReady, fiber.started = false, fiber.stack = nullptr;
@@ -314,6 +329,13 @@ uint64_t ytk_emulated_exchange(unsigned mask, uint64_t value, int lane) {
   const uint64_t result = machine.slots[from < machine.threads ? from : self];
   wait_for(State::kWarp, mask, 0);
   return result;
+}
+
+const unsigned char* ytk_emulated_meet(const char* kind, const void* mine, size_t size) {
+  const unsigned self = machine.current, turn = machine.turns[self]++ % 2;
+  memcpy(machine.meetings[turn][self], mine, size);
+  wait_for(State::kWarp, 0xffffffffu, 0, kind);
+  return machine.meetings[turn][self / kWarp * kWarp];
 }
 
 unsigned ytk_emulated_ballot(unsigned mask, int predicate) {

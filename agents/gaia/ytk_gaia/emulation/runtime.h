@@ -13,6 +13,10 @@ void ytk_emulation_fail();
 // Whether the address is on the running thread's stack, or in the block's dynamic shared memory.
 bool ytk_emulation_on_stack(const void* at);
 bool ytk_emulation_in_shared(const void* at, size_t size);
+// Whether the address is in a tensor or the workspace of this call.
+bool ytk_emulation_in_buffer(const void* at);
+// At the start of a block no copy is under way.
+void ytk_emulation_forget_copies();
 extern "C" void ytk_emulation_set_order(int order);
 
 // ---- events, for the checks -----------------------------------------------------------------------------------------------

@@ -64,6 +64,8 @@ inline void __threadfence_block() {}
 // `extern __shared__ T name[]` has no form here: with __shared__ as static it does not compile. The bundle says instead:
 #define YTK_DYNAMIC_SHARED(type, name) type* const name = (type*)ytk_emulated_shared()
 
+#include "ytk_emulated_tensor_cores.h"
+
 // ---- kernels by name ----------------------------------------------------------------------------------------------------
 template <auto Function>
 struct ytk_emulated_kernel;
