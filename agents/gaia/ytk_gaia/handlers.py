@@ -22,6 +22,7 @@ from ytk_gaia.evaluator.machine_rates import RATES_FILE
 from ytk_gaia.evaluator.verdicts import Evaluation, Verdict, read_evaluation
 from ytk_gaia.report import GIVEN_BASELINE, Report, make_report, require_winner, write_report
 from ytk_gaia.run_search import search
+from ytk_gaia.rungs import Pool
 from ytk_gaia.search import evaluation_limit_s
 
 BASELINE_INPUT = "baseline.py"
@@ -50,6 +51,7 @@ def _fitting_arch(text: str, target: str) -> ArchSpec:
 
 
 _TASK_FILES = ("task.json", "task.npz")
+_CANDIDATES = "candidates/"
 
 
 @dataclass(frozen=True)
@@ -157,9 +159,13 @@ class GenerateHandler:
         reference = GIVEN_BASELINE if baseline else generated.result["reference"]
         measure = _Children(ctx, generated, config, arch, reference, baseline)
         ids = [*([GIVEN_BASELINE] if baseline else []), *generated.ids]
-        found = await search(
-            ids, reference, config["budget"], measure, lambda part, note: ctx.progress(0.2 + 0.78 * part, note)
+        pool = Pool(
+            tuple(ids),
+            reference,
+            {c["id"]: c["traits"] for c in generated.result["candidates"] if "traits" in c},
+            config["candidates"],
         )
+        found = await search(pool, config["budget"], measure, lambda part, note: ctx.progress(0.2 + 0.78 * part, note))
         for note in found.notes:
             ctx.log(note)
         report = make_report(generated.result, found.rungs, config=config, arch_spec=arch, notes=found.notes)
@@ -216,6 +222,12 @@ async def _evaluation_of(ctx: JobContext, view: JobView) -> Evaluation:
     return await asyncio.to_thread(read_evaluation, path)
 
 
+def _candidates_in(spec: JobSpec) -> list[str]:
+    """Give the candidates among a job's inputs, in the order in which they were handed over."""
+    names = [blob.name for blob in spec.inputs if blob.name.startswith(_CANDIDATES)]
+    return [name.removeprefix(_CANDIDATES).removesuffix(".py") for name in names]
+
+
 def _log_report(ctx: JobContext, report: Report) -> None:
     for c in report.candidates:
         time = f"{c.median_ms:.4f} ms" if c.median_ms is not None else c.reason
@@ -262,6 +274,7 @@ class EvaluateHandler:
                 "baseline": params.baseline,
                 "rates": str(self._kept / RATES_FILE) if self._kept else "",
                 "compiled": str(self._kept / "compiled") if self._kept else "",
+                "order": _candidates_in(ctx.spec),
             },
             # The judge is trusted; it puts each candidate into a sandbox of its own.
             sandbox=None,

@@ -17,6 +17,7 @@ from ytk_gaia.rungs import score
 SCHEMA_VERSION = 3
 _ALIKE = 1.02
 """Medians this close are a tie on any machine we know; the one with the better best time wins then."""
+_UNMEASURED = "not measured: within the budget and the limit of candidates others were likelier to be fast"
 GIVEN_BASELINE = "baseline"
 """Id of a kernel that the user gave to compare with; it never wins."""
 
@@ -213,7 +214,7 @@ def make_report(
 
 
 def _candidate(made: Mapping[str, Any], result: CandidateResult | None, deciding: bool) -> CandidateReport:
-    found = result or CandidateResult(id=made["id"], verdict=Verdict.NO_EVIDENCE, reason="not measured")
+    found = result or CandidateResult(id=made["id"], verdict=Verdict.NO_EVIDENCE, reason=_UNMEASURED)
     judged = {
         name: getattr(found, name)
         for name in CandidateResult.__struct_fields__

@@ -37,38 +37,46 @@ class Searched:
 
 
 async def search(
-    ids: Sequence[str],
-    reference: str,
+    pool: rungs.Pool,
     budget_s: float,
     measure: Measure,
     tell: Callable[[float, str], None],
 ) -> Searched:
-    """Measure all candidates, then the faster half again, and so on.
+    """Measure the likely candidates, then the fastest of them with what resembles them.
 
     Nothing here depends on time or chance: begun again with the same answers of ``measure``, it asks for the same batches.
 
     Args:
-        ids: Candidates, the most different ones first.
-        reference: Id of the kernel that they are compared with; empty: none.
-        budget_s: Seconds of measuring, all batches together.
+        pool: Candidates, and the kernel that they are compared with.
+        budget_s: Seconds of building and measuring, all batches together.
         measure: Does one batch; batches of a rung are asked for at once.
         tell: Told the share that is done, and the best so far.
 
     Raises:
         YtkError: No batch of the first rung could be measured: the first reason.
     """
-    found, left, number = Searched(), list(ids), 0
-    count = rungs.rung_count(len([name for name in ids if name != reference]))
-    while left:
-        dealt = rungs.deal(left, reference, budget_s * rungs.share(min(number, count - 1), count))
+    found, left, number = Searched(), rungs.first_rung(pool, budget_s), 0
+    asked = list(left)
+    count = rungs.rung_count(len(left), more=pool.may_take_more_than(len(left)))
+    while left or pool.reference:
+        dealt = rungs.deal(left, pool.reference, budget_s * rungs.share(number, count))
         tell(number / count, f"measuring {len(left)} candidates in {len(dealt)} job(s)")
         done = await _rung(dealt, measure, found, _part(tell, number, count))
         if not done:
             break
         found.rungs.append(done)
-        if len(dealt) == 1:
+        if number == count - 1:
             break
-        left, number = rungs.go_on(done, reference), number + 1
+        left, number = rungs.go_on(done, pool.reference), number + 1
+        if not left:
+            break
+        if len(left) <= rungs.BATCH_SIZE:
+            number = count - 1
+            left = rungs.with_relatives(left, pool, asked, found.evaluations)
+            asked += [name for name in left if name not in asked]
+    missed = [name for name in pool.ids if name not in {*asked, pool.reference}]
+    if missed:
+        found.notes.append(f"not measured, since others were likelier to be fast: {', '.join(missed)}")
     return found
 
 

@@ -19,7 +19,7 @@ def evaluate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     Args:
         task: ``arch_spec``, ``budget_s``, ``threads``, ``sandbox_mode``, and optionally ``worker_id``, ``device_uid``, ``baseline``
             (id of the candidate to compare with), ``rates`` (path of this machine's record of memory rates), ``compiled``
-            (directory of libraries that were compiled before).
+            (directory of libraries that were compiled before), ``order`` (ids: in which order candidates are built and measured).
         workdir: Has ``in/task.json``, ``in/task.npz``, ``in/candidates/<id>.py``; for a GPU ``in/variants/<n>/task.*``
             of further variants as well; gets ``out/evaluation.json``.
 
@@ -35,7 +35,9 @@ def evaluate(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     from ytk_gaia.task_format import read_task, read_variant_tasks
 
     given = workdir / "in"
-    candidates = {path.stem: path.read_text(encoding="utf-8") for path in sorted((given / "candidates").glob("*.py"))}
+    found = {path.stem: path.read_text(encoding="utf-8") for path in sorted((given / "candidates").glob("*.py"))}
+    order = [task.get("baseline", ""), *task.get("order", ()), *found]
+    candidates = {name: found[name] for name in order if name in found}
     options = JudgeOptions(
         budget_s=float(task["budget_s"]),
         threads=int(task["threads"]),

@@ -9,11 +9,12 @@ import pytest
 
 from ytk_core.errors import BoardError
 from ytk_gaia import rungs
-from ytk_gaia.evaluator.halving import FINALISTS
 from ytk_gaia.evaluator.verdicts import CandidateResult, PairedRatio, Verdict
+from ytk_gaia.order import Likely, likely_first, relatives
 from ytk_gaia.prune import Estimate, prune
 from ytk_gaia.report import make_report
 from ytk_gaia.run_search import search
+from ytk_gaia.rungs import Pool
 
 from fakes.search_results import evaluation, failed, generated, passed
 
@@ -45,15 +46,16 @@ def test_batches_are_even_mixed_and_each_has_the_reference():
     assert rungs.deal(["a"], "", 60.0) == [rungs.Batch(("a",), 60.0)]
 
 
+@pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("count", [1, 8, 9, 16, 17, 40, 512])
-def test_a_search_ends_in_one_batch_and_spends_its_budget_once(count):
-    left, number = count, 1
-    while left > rungs.BATCH_SIZE:
-        left, number = max(FINALISTS, -(-left // 2)), number + 1
-    assert rungs.rung_count(count) == number
+def test_a_search_ends_in_one_batch_and_spends_its_budget_once(count, more):
+    number = rungs.rung_count(count, more=more)
+    assert number == {1: 1, 8: 1, 9: 1, 16: 2, 17: 2, 40: 2, 512: 4}[count] + (more and count <= rungs.BATCH_SIZE)
     parts = [rungs.share(k, number) for k in range(number)]
     assert sum(parts) == pytest.approx(1.0)
-    assert parts == sorted(parts, reverse=True)
+    assert parts[:-1] == sorted(parts[:-1], reverse=True)
+    # The last comparison names the winner, so it is never starved.
+    assert parts[-1] >= 0.4
 
 
 # ---- rungs -----------------------------------------------------------------------------------------------------------
@@ -80,17 +82,17 @@ class Machines:
         )
 
 
-async def run(machines, ids=BACKWARDS, reference="c00"):
+async def run(machines, ids=BACKWARDS, reference="c00", budget=100.0, **pool):
     told = []
-    found = await search(ids, reference, 100.0, machines, lambda part, note: told.append((part, note)))
+    wanted = Pool(tuple(ids), reference, **pool)
+    found = await search(wanted, budget, machines, lambda part, note: told.append((part, note)))
     return found, told
 
 
-async def test_the_faster_half_goes_on_until_one_batch_decides():
+async def test_the_fastest_go_on_until_one_batch_decides():
     machines = Machines()
     found, told = await run(machines)
-    assert [len(rung) for rung in found.rungs] == [5, 3, 2, 1]
-    assert len(found.rungs) <= rungs.rung_count(36)
+    assert [len(rung) for rung in found.rungs] == [3, 1]
     deciding = {c.id for c in found.rungs[-1][0].candidates}
     assert {"c00", "c01", "c02"} <= deciding
     assert sum(budget for _, budget in machines.asked) == pytest.approx(100.0)
@@ -98,7 +100,7 @@ async def test_the_faster_half_goes_on_until_one_batch_decides():
     assert parts == sorted(parts)
     assert parts[-1] == 1.0
     assert told[-1][1].startswith("best so far c00, ")
-    assert any(note == "measuring 37 candidates in 5 job(s)" for _, note in told)
+    assert any(note == "measuring 36 candidates in 3 job(s)" for _, note in told)
 
 
 async def test_begun_again_it_asks_for_the_same():
@@ -117,21 +119,120 @@ async def test_a_lost_batch_is_a_note_and_all_lost_is_an_error():
 
 
 async def test_where_the_last_comparison_is_lost_the_one_before_decides():
-    found, _ = await run(Machines(lose={10}))
-    assert [len(rung) for rung in found.rungs] == [5, 3, 2]
+    found, _ = await run(Machines(lose={3}))
+    assert [len(rung) for rung in found.rungs] == [3]
     report = make_report(generated(*IDS), found.rungs, config={}, arch_spec="", notes=found.notes)
     assert report.winner == "c00"
-    assert any("batch 10 is lost" in note for note in report.notes)
+    assert any("batch 3 is lost" in note for note in report.notes)
 
 
 async def test_wrong_candidates_go_no_further():
     machines = Machines(wrong={"c01", "c02"})
     found, _ = await run(machines)
-    later = {i for ids, _ in machines.asked[5:] for i in ids}
+    later = {i for ids, _ in machines.asked[3:] for i in ids}
     assert not later & {"c01", "c02"}
     assert found.rungs
     found, _ = await run(Machines(wrong=set(IDS)))
     assert len(found.rungs) == 1
+
+
+# ---- from coarse to fine ---------------------------------------------------------------------------------------------
+
+
+def twins(count):
+    """Candidates in two dialects each: c00, c01, ... and then their twins d00, d01, ..."""
+    ids = [f"{word}{k:02d}" for word in "cd" for k in range(count)]
+    return tuple(ids), {name: (f"kind{name[1:]}", f"p{int(name[1:]) % 3}", name[0]) for name in ids}
+
+
+async def test_one_dialect_of_each_is_measured_first_and_then_the_relatives_of_the_best():
+    ids, traits = twins(20)
+    machines = Machines()
+    found, _ = await run(machines, ids, "c19", traits=traits)
+    first = {i for batch, _ in machines.asked[:2] for i in batch}
+    # The reference's own twin too: the reference was not chosen for its dialect.
+    assert first == {*(i for i in ids if i.startswith("c")), "d19"}
+    ((last, _),) = machines.asked[2:]
+    # The fastest quarter, and what resembles it most: its twins in the other dialect first of all.
+    assert {"c00", "c01", "c02", "c03", "c04"} <= set(last)
+    assert {"d00", "d01"} <= set(last)
+    assert len(last) == rungs.BATCH_SIZE + 1
+    assert any("others were likelier to be fast" in note and "d18" in note for note in found.notes)
+
+
+async def test_few_scouts_still_leave_a_rung_for_their_relatives():
+    ids, traits = twins(8)
+    machines = Machines()
+    await run(machines, ids, "c07", traits=traits)
+    assert len(machines.asked) == 2
+    assert {"d00", "d01", "d02", "d03"} <= set(machines.asked[1][0])
+    # Where all of them fit into one batch, one comparison does it.
+    machines = Machines()
+    await run(machines, *(twins(6)[0], "c00"), traits=twins(6)[1])
+    assert [len(asked) for asked, _ in machines.asked] == [12]
+
+
+async def test_no_more_are_measured_than_the_limit_allows():
+    ids, traits = twins(30)
+    for limit in (1, 2, 5, 13, 14, 20, 32):
+        machines = Machines()
+        found, _ = await run(machines, ids, "c00", traits=traits, limit=limit)
+        measured = {i for batch, _ in machines.asked for i in batch}
+        assert len(measured) <= limit
+        assert len(found.rungs[-1]) == 1
+    assert any(i.startswith("d") for i in measured)
+
+
+async def test_a_small_budget_measures_the_likely_ones_and_says_what_it_left_out():
+    ids, traits = twins(60)
+    machines = Machines()
+    found, _ = await run(machines, ids, "c00", budget=30.0, traits=traits)
+    assert len(machines.asked) <= 4
+    assert set(machines.asked[0][0]) <= {f"c{k:02d}" for k in range(2 * rungs.BATCH_SIZE + 1)}
+    assert all(budget >= rungs.LEAST_BATCH_S for _, budget in machines.asked)
+    assert any("c59" in note for note in found.notes)
+
+
+def test_who_had_no_time_may_come_again_and_who_was_set_aside_may_not():
+    ids, traits = twins(20)
+    slow = CandidateResult(id="d00", verdict=Verdict.NO_EVIDENCE, reason="9 times as slow", processes=1)
+    late = CandidateResult(id="d01", verdict=Verdict.NO_EVIDENCE, reason="not built within the budget")
+    judged = [evaluation(passed("c00", 1.0), passed("c01", 1.1), slow, late)]
+    asked = ["c00", "c01", "d00", "d01"]
+    found = rungs.with_relatives(["c00", "c01"], Pool(ids, "c19", traits, limit=5), asked, judged)
+    assert found == ["c00", "c01", "d01"]
+
+
+# ---- what is likely --------------------------------------------------------------------------------------------------
+
+
+def likely(name, plan="base", together=False, rows=False, parallel=0, dialect="wide", cost=(1000, 1000)):
+    return Likely(name, plan, cost[0], cost[1], together, False, rows, parallel, dialect)
+
+
+def test_likely_candidates_come_first_and_kinds_take_turns():
+    found = likely_first(
+        [
+            likely("twin", dialect="plain", together=True),
+            likely("slow-loops", parallel=2),
+            likely("jam", together=True),
+            likely("jam-again", together=True, parallel=2),
+            likely("other-jam", plan="padded", together=True, cost=(2000, 2000)),
+            likely("dear", plan="dear", together=True, cost=(100_000, 100_000)),
+            likely("unknown", plan="new", together=True, cost=(None, None)),
+        ],
+        ["wide", "plain"],
+    )
+    assert found == ["jam", "other-jam", "unknown", "jam-again", "slow-loops", "dear", "twin"]
+
+
+def test_what_resembles_the_best_comes_before_what_resembles_the_third():
+    traits = {"a": "xyz", "b": "xyw", "c": "uvw", "a2": "xy-", "c2": "uv-", "far": "---"}
+    assert relatives(["a", "b", "c"], ["far", "c2", "a2"], traits) == ["a2", "c2", "far"]
+    assert relatives(["a"], ["unknown"], traits) == []
+
+
+# ---- scores ----------------------------------------------------------------------------------------------------------
 
 
 def test_without_a_reference_that_passed_medians_have_to_do():
