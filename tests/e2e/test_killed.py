@@ -19,13 +19,20 @@ from ytk_core.jobs import JobKind, JobSpec, JobState
 from ytk_core.workers import JobView
 from ytk_proto.v1 import jobs_pb2, jobs_pb2_grpc
 
-from e2e.daemons import Stack, alive, stack, wait_gone
+from e2e.daemons import SHORT_LEASE_S, WAIT_S, Stack, alive, stack, wait_gone
 from e2e.gates import ARCH
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Stack]:
     with stack(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Stack]:
+    """A stack that notices a lost agent within seconds."""
+    with stack(tmp_path, lease_s=SHORT_LEASE_S) as made:
         yield made
 
 
@@ -46,20 +53,20 @@ def output(running: Stack, job: JobView) -> str:
     return dest.read_text()
 
 
-def test_a_killed_agents_job_is_finished_by_another(running: Stack) -> None:
-    first = running.agent("first")
-    gate = running.gate("gate")
-    with running.client() as client:
+def test_a_killed_agents_job_is_finished_by_another(hasty: Stack) -> None:
+    first = hasty.agent("first")
+    gate = hasty.gate("gate")
+    with hasty.client() as client:
         job = client.submit(gate_job(gate.path), {}).job
     child = gate.wait_started()
     first.kill()
     wait_gone(child)  # a killed agent leaves no child that goes on working
-    running.agent("second")
+    hasty.agent("second")
     gate.wait_started()
     gate.open("by-second")
-    job = ended(running, job.id)
+    job = ended(hasty, job.id)
     assert (job.state, job.attempts, job.worker_id) == (JobState.SUCCEEDED, 2, "second")
-    assert output(running, job) == "out by-second"
+    assert output(hasty, job) == "out by-second"
 
 
 def test_a_restarted_agent_takes_its_lost_job_again(running: Stack) -> None:
@@ -76,18 +83,18 @@ def test_a_restarted_agent_takes_its_lost_job_again(running: Stack) -> None:
     assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2), "one agent lost twice is not two distinct agents"
 
 
-def test_a_job_that_loses_two_distinct_agents_is_poisoned(running: Stack) -> None:
-    gate = running.gate("gate")
-    with running.client() as client:
-        first = running.agent("first")
+def test_a_job_that_loses_two_distinct_agents_is_poisoned(hasty: Stack) -> None:
+    gate = hasty.gate("gate")
+    with hasty.client() as client:
+        first = hasty.agent("first")
         job = client.submit(gate_job(gate.path), {}).job
         gate.wait_started()
-        second = running.agent("second")
+        second = hasty.agent("second")
         first.kill()
         gate.wait_started()
-        third = running.agent("third")
+        third = hasty.agent("third")
         second.kill()
-    job = ended(running, job.id)
+    job = ended(hasty, job.id)
     assert job.state is JobState.POISONED
     assert job.failure is not None
     assert "first" in job.failure.message
@@ -114,22 +121,22 @@ def test_a_killed_controller_comes_back_and_the_job_has_one_result(running: Stac
     assert log.count("through the gate") == 1, "the log goes on where it was before the restart"
 
 
-def test_a_suspended_agents_late_result_is_refused(running: Stack) -> None:
-    sleeper = running.agent("sleeper")
-    gate = running.gate("gate")
-    with running.client() as client:
+def test_a_suspended_agents_late_result_is_refused(hasty: Stack) -> None:
+    sleeper = hasty.agent("sleeper")
+    gate = hasty.gate("gate")
+    with hasty.client() as client:
         job = client.submit(gate_job(gate.path), {}).job
     sleepers_child = gate.wait_started()
     sleeper.suspend()
     gate.open("too-late")  # its child finishes; the agent cannot say so
     wait_gone_or_zombie(sleepers_child)
-    running.agent("other")
+    hasty.agent("other")
     gate.wait_started()  # the lease ran out: the other agent has the job
     sleeper.resume()  # and now commits a result under the old fence
     gate.open("in-time")
-    job = ended(running, job.id)
+    job = ended(hasty, job.id)
     assert (job.state, job.worker_id, job.attempts) == (JobState.SUCCEEDED, "other", 2)
-    assert output(running, job) == "out in-time"
+    assert output(hasty, job) == "out in-time"
     assert sleeper.terminate() == 0, "a refused commit does not take the agent down"
 
 
@@ -140,7 +147,7 @@ def wait_gone_or_zombie(pid: int) -> None:
 
     descriptor = os.pidfd_open(pid)
     try:
-        readable, _, _ = select.select([descriptor], [], [], 60)
+        readable, _, _ = select.select([descriptor], [], [], WAIT_S)
         assert readable
     finally:
         os.close(descriptor)
@@ -163,17 +170,17 @@ def test_cancelling_a_parent_ends_its_running_children(running: Stack) -> None:
         wait_gone(pid)
 
 
-def test_a_lost_parent_ends_its_children(running: Stack) -> None:
-    parents = running.agent("parents", "--parents")
-    running.agent("children")
-    gate = running.gate("a")
+def test_a_lost_parent_ends_its_children(hasty: Stack) -> None:
+    parents = hasty.agent("parents", "--parents")
+    hasty.agent("children")
+    gate = hasty.gate("a")
     spec = JobSpec(kind=JobKind.KERNEL_GENERATE, arch_spec=ARCH, params={"gates": [str(gate.path)]})
-    with running.client() as client:
+    with hasty.client() as client:
         parent = client.submit(spec, {}).job
         pid = gate.wait_started()
         (child,) = client.jobs(parent_id=parent.id)
     parents.kill()
-    assert ended(running, child.id).state is JobState.CANCELLED
+    assert ended(hasty, child.id).state is JobState.CANCELLED
     wait_gone(pid)
 
 
@@ -234,7 +241,7 @@ def test_sigterm_lets_the_running_job_finish(running: Stack) -> None:
     assert agent.process is not None
     agent.process.send_signal(signal.SIGTERM)
     gate.open("drained")
-    assert agent.process.wait(60) == 0
+    assert agent.process.wait(WAIT_S) == 0
     job = ended(running, job.id)
     assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
 
@@ -266,7 +273,7 @@ def messages():
 channel = sync_channel({running.address!r}, {running.tokens["client"]!r})
 artifacts_pb2_grpc.ArtifactServiceStub(channel).WriteArtifact(messages())
 """
-    cut = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    cut = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=WAIT_S, check=False)
     assert cut.returncode == -signal.SIGKILL, cut.stderr.decode()
     sent: list[int] = []
 
@@ -340,7 +347,7 @@ def test_a_wrong_key_is_refused_and_names_its_source(running: Stack) -> None:
 
 def test_two_controllers_never_share_one_database(running: Stack) -> None:
     second = running._controller("127.0.0.1:0")
-    process = subprocess.run(second.argv, capture_output=True, timeout=60, check=False)
+    process = subprocess.run(second.argv, capture_output=True, timeout=WAIT_S, check=False)
     assert process.returncode != 0
     assert b"database_locked" in process.stderr or b"another controller" in process.stderr.lower()
 

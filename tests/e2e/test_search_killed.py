@@ -13,7 +13,7 @@ from ytk_core.jobs import JobKind, JobSpec, JobState
 from ytk_core.workers import JobView
 from ytk_gaia import rungs
 
-from e2e.daemons import Daemon, Gate, Stack, stack, wait_gone
+from e2e.daemons import SHORT_LEASE_S, Daemon, Gate, Stack, stack, wait_gone
 from e2e.gates import ARCH
 
 COUNT = 12
@@ -73,7 +73,14 @@ class Search:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Stack]:
-    with stack(tmp_path, lease_s=2.0) as made:
+    with stack(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Stack]:
+    """A stack that notices a lost agent within seconds."""
+    with stack(tmp_path, lease_s=SHORT_LEASE_S) as made:
         yield made
 
 
@@ -83,8 +90,8 @@ def test_the_batches_are_as_the_plan_says() -> None:
     assert sum(sizes) == BATCHES
 
 
-def test_a_killed_generators_search_goes_on_elsewhere_even_without_cache(running: Stack) -> None:
-    search = Search(running, no_cache=True)
+def test_a_killed_generators_search_goes_on_elsewhere_even_without_cache(hasty: Stack) -> None:
+    search = Search(hasty, no_cache=True)
     search.measure(1)
     at_work = search.gate.wait_started()
     search.generator.kill()
@@ -100,8 +107,8 @@ def test_a_killed_generators_search_goes_on_elsewhere_even_without_cache(running
     search.check(search.ended(), twice=BATCHES)
 
 
-def test_a_killed_evaluator_costs_one_batch(running: Stack) -> None:
-    search = Search(running)
+def test_a_killed_evaluator_costs_one_batch(hasty: Stack) -> None:
+    search = Search(hasty)
     search.measure(1)
     at_work = search.gate.wait_started()
     search.evaluator.kill()

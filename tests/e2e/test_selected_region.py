@@ -15,13 +15,14 @@ from ytk_forge.build import build_plugin
 from ytk_gaia.library import generate_and_choose
 from ytk_kronos import library as kronos
 
+from fakes.judge_limits import BUDGET_S
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "selectors" / "model.py"
 SELECTOR = "yasp::Depthwise=ConvNormAct@where=stages.0.*.local.depth"
 
 
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.timeout(900)
 def test_a_folded_block_runs_as_a_plugin_in_openvino(tmp_path: Path) -> None:
     arch = host_arch_specs("ov20264")[0]
     out = tmp_path / "out"
@@ -40,7 +41,7 @@ def test_a_folded_block_runs_as_a_plugin_in_openvino(tmp_path: Path) -> None:
     [row] = read_plugins(out / "plugins.json")
     assert row.sites == 2
     source = tmp_path / "kernel.py"
-    config = {"deployment_target": "cpu", "strategies": "templates", "budget": 120}
+    config = {"deployment_target": "cpu", "strategies": "templates", "budget": BUDGET_S}
     report = generate_and_choose(out / str(row.gaia_input), config, source, arch_spec=str(arch), log=_ignore)
     assert report.winner
     build_plugin(source, arch, tmp_path / "built", tmp_path / "cache", "optional")

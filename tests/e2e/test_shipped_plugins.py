@@ -16,6 +16,8 @@ import pytest
 from ytk_core import sandbox
 from ytk_core.archspec import host_arch_specs
 
+from e2e.daemons import WAIT_S
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spconv_second" / "model.py"
 pytestmark = [
     pytest.mark.slow,
@@ -35,7 +37,7 @@ class Shell:
 
     def __call__(self, *words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-W", "ignore", "-m", "ytk_client.cli.main", *map(str, words)]
-        done = subprocess.run(command, env=self._env, capture_output=True, text=True, timeout=240, check=False)
+        done = subprocess.run(command, env=self._env, capture_output=True, text=True, timeout=WAIT_S, check=False)
         assert done.returncode == code, f"{words}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
         return done
 
@@ -54,7 +56,6 @@ def ytk(tmp_path: Path) -> Iterator[Shell]:
         shell("up", "--stop")
 
 
-@pytest.mark.timeout(600)
 def test_second_runs_as_an_engine(ytk: Shell, tmp_path: Path) -> None:
     arch = str(host_arch_specs("ov20264")[0])
     onnx, npz, reference = (tmp_path / "out" / name for name in ("model.onnx", "model.npz", "model.reference.npz"))

@@ -79,7 +79,7 @@ def exit_quietly(task: dict[str, Any], _workdir: Path) -> dict[str, Any]:
 
 def kill_self(task: dict[str, Any], _workdir: Path) -> dict[str, Any]:
     os.kill(os.getpid(), task["signal"])
-    time.sleep(60)
+    time.sleep(600)
     return {}
 
 
@@ -98,13 +98,13 @@ def allocate(task: dict[str, Any], _workdir: Path) -> dict[str, Any]:
 
 
 def many_allocate(task: dict[str, Any], _workdir: Path) -> dict[str, Any]:
-    code = f"b = bytearray(b'x' * {task['bytes']}); print(len(b), flush=True); import time; time.sleep(60)"
+    code = f"b = bytearray(b'x' * {task['bytes']}); print(len(b), flush=True); import time; time.sleep(600)"
     children = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(task["count"])]
     return {"codes": [child.wait() for child in children]}
 
 
 def fork_many(task: dict[str, Any], _workdir: Path) -> dict[str, Any]:
-    children = [subprocess.Popen(["sleep", "60"]) for _ in range(task["count"])]
+    children = [subprocess.Popen(["sleep", "600"]) for _ in range(task["count"])]
     return {"codes": [child.wait() for child in children]}
 
 
@@ -118,7 +118,7 @@ def write_files(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
 def burn(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     """Hold the GIL and a processor, with a grandchild in a session of its own doing the same."""
     # Bounded, so that a test that fails before its clean-up leaves no processor burning for ever.
-    code = "import time\nend = time.monotonic() + 120\nwhile time.monotonic() < end: pass"
+    code = "import time\nend = time.monotonic() + 600\nwhile time.monotonic() < end: pass"
     grandchild = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     if task.get("mark"):
         Path(task["mark"]).write_text(json.dumps([os.getpid(), grandchild.pid]))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 
 import structlog
 
-from ytk_controller.jobs.upkeep import give_up, reap
+from ytk_controller.jobs.upkeep import controller_returned, give_up, reap
 from ytk_controller.live.desk import Desk
 from ytk_core.errors import BoardError
 
@@ -17,11 +19,13 @@ class Reaper:
     """Looks after leases.
 
     Args:
-        desk: The desk; time comes from its store.
+        desk: The desk; a lease's time comes from its store.
+        clock: Gives seconds that go on while the machine sleeps.
     """
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, clock: Callable[[], float] = time.time) -> None:
         self._desk = desk
+        self._clock = clock
         # A lost agent is noticed at most a tenth of a lease late.
         self._interval_s = min(5.0, max(0.02, desk.rules.policy.lease_s / 10))
         # Jobs nobody can take wait for minutes by definition, and looking for them reads the whole queue.
@@ -30,12 +34,28 @@ class Reaper:
 
     async def run(self) -> None:
         """Reap until cancelled."""
+        woken = self._clock()
         while True:
             await asyncio.sleep(self._interval_s)
+            before, woken = woken, self._clock()
             try:
+                await self.account_for(woken - before - self._interval_s)
                 await self.step()
             except BoardError as err:  # the database may come back; the next round tries again
                 _log.error("reap_failed", code=err.code, reason=err.message)
+
+    async def account_for(self, late_s: float) -> None:
+        """Blame no agent for what this controller slept through: a suspended machine, a paused or starved one.
+
+        Heartbeats of that time wait unread, or were never sent because the agents' machine was the one that slept.
+
+        Args:
+            late_s: How much later than planned the controller woke.
+        """
+        if late_s <= self._desk.rules.policy.heartbeat_s:
+            return
+        held = await self._desk.do(controller_returned)
+        _log.warning("controller_slept", seconds=round(late_s, 1), held=held)
 
     async def step(self) -> None:
         """Reap once."""

@@ -74,7 +74,7 @@ def test_foreground_ends_with_a_signal_and_takes_the_controller_along(tmp_path, 
             lines.append(line)
         status = json.loads((tmp_path / "up/status.json").read_text())
         process.send_signal(number)
-        _, rest = process.communicate(timeout=30)
+        _, rest = process.communicate(timeout=240)
     assert process.returncode == 0
     assert rest.rstrip().endswith("stopped")
     assert not psutil.pid_exists(status["parts"][0]["pid"])

@@ -17,7 +17,7 @@ from ytk_controller.exit_codes import ControllerExit
 from ytk_core.channels import sync_channel
 from ytk_proto.v1 import fleet_pb2, fleet_pb2_grpc
 
-from fakes.store_agents import CLIENT_TOKEN
+from fakes.store_agents import CLIENT_TOKEN, WAIT_S
 
 COMMAND = (sys.executable, "-m", "ytk_controller.main", "serve")
 
@@ -42,7 +42,7 @@ def daemon(tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str
 def whoami(address: str) -> str:
     with sync_channel(address, CLIENT_TOKEN) as channel:
         stub = fleet_pb2_grpc.FleetServiceStub(channel)
-        return stub.GetServerInfo(fleet_pb2.GetServerInfoRequest(), timeout=10).principal
+        return stub.GetServerInfo(fleet_pb2.GetServerInfoRequest(), timeout=WAIT_S).principal
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -51,7 +51,7 @@ def test_it_serves_until_told_to_stop(tmp_path: Path, number: int) -> None:
         assert whoami(address) == "me"
         assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
         process.send_signal(number)
-        assert process.wait(20) == ControllerExit.OK
+        assert process.wait(WAIT_S) == ControllerExit.OK
         assert process.stderr is not None
         events = [json.loads(line)["event"] for line in process.stderr]
         assert events[-1] == "stopping"
@@ -61,7 +61,7 @@ def test_it_serves_until_told_to_stop(tmp_path: Path, number: int) -> None:
 def test_a_killed_daemon_comes_back_on_the_same_state(tmp_path: Path) -> None:
     with daemon(tmp_path) as (process, address):
         process.kill()
-        process.wait(20)
+        process.wait(WAIT_S)
     with daemon(tmp_path) as (process, address):
         assert whoami(address) == "me"
 
@@ -81,7 +81,7 @@ def test_what_is_in_its_way_has_an_exit_code_and_a_hint(tmp_path: Path) -> None:
             argv = [*COMMAND, *options]
             if "--listen" not in options:
                 argv += ["--listen", "127.0.0.1:0"]
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S, check=False)
             assert done.returncode == code, (options, done.stderr)
             assert word in done.stderr
             assert "Traceback" not in done.stderr

@@ -260,7 +260,7 @@ async def test_a_log_is_followed_until_the_job_is_over(peers: Peers) -> None:
 async def test_silence_costs_the_lease(controllers) -> None:
     from ytk_controller.jobs.model import Policy
 
-    async with controllers(Policy(lease_s=0.3, heartbeat_s=0.1, backoff_s=0.01)) as peers:
+    async with controllers(Policy(lease_s=1.5, heartbeat_s=0.5, backoff_s=0.01)) as peers:
         silent, other = peers.agent("w1"), peers.agent("w2")
         await silent.connect()
         submitted = await peers.submit()

@@ -10,6 +10,7 @@ import pytest
 
 from ytk_controller.config import Config
 from ytk_controller.jobs.model import Policy
+from ytk_controller.jobs.upkeep import reap
 from ytk_controller.server import serve
 from ytk_controller.store.sqlite import DatabaseLockedError
 from ytk_core.jobs import JobState
@@ -52,7 +53,8 @@ async def test_a_lease_that_ran_out_while_the_controller_was_away_is_not_reaped_
         given = await agent.take()
         await agent.start(given.lease)
     await asyncio.sleep(1.1)  # longer than the lease, by the real clock of the daemon
-    async with controllers(policy) as peers:
+    async with controllers() as peers:
+        await peers.controller.desk.do(reap)
         welcome = await peers.agent().connect(given.lease)
         assert [verdict.action for verdict in welcome.verdicts] == [LeaseAction.CONTINUE]
 

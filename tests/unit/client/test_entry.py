@@ -25,7 +25,7 @@ def imported(*arguments: str) -> set[str]:
         [sys.executable, "-X", "importtime", "-c", "from ytk_client.cli.main import main; main()", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=True,
     )
     names = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
@@ -141,7 +141,7 @@ def test_broken_pipe_is_quiet():
         shell=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=True,
     )
     assert "Traceback" not in done.stderr

@@ -92,6 +92,31 @@ async def test_the_reaper_takes_a_lease_when_its_time_is_over_and_not_before(wor
     assert world.desk.wake.is_set()
 
 
+async def test_a_controller_that_slept_itself_blames_no_agent(world: World) -> None:
+    session = await world.connect()
+    session.claim("c1")
+    job = await world.submit()
+    await world.dispatcher.step()
+    # It wakes an hour later than it planned, on a clock that went on: a laptop was closed, a virtual machine was paused.
+    clock = iter([1000.0, 4600.0, 4600.0])
+    reaper = Reaper(world.desk, lambda: next(clock))
+    reaper._interval_s = 0.0
+    stepped = reaper.step
+
+    async def once() -> None:
+        await stepped()
+        raise StopAsyncIteration
+
+    reaper.step = once
+    world.now += 3600
+    with pytest.raises(StopAsyncIteration):
+        await reaper.run()
+    assert (await world.job(job.id)).state is JobState.LEASED
+    world.now += 30.1  # from here on its silence counts again
+    await stepped()
+    assert (await world.job(job.id)).state is JobState.QUEUED
+
+
 async def test_a_job_whose_workers_stay_away_is_given_up(world: World) -> None:
     await world.connect()
     job = await world.submit()
@@ -135,7 +160,7 @@ async def test_the_dispatcher_outlives_a_database_that_fails_but_not_a_bug(world
     monkeypatch.setattr("ytk_controller.live.dispatcher._AFTER_FAILURE_S", 0.0)
     monkeypatch.setattr(world.dispatcher, "step", step)
     with pytest.raises(RuntimeError, match="a bug"):
-        await asyncio.wait_for(world.dispatcher.run(), 5)
+        await asyncio.wait_for(world.dispatcher.run(), 60)
     assert failures == []
 
 

@@ -44,8 +44,8 @@ def header_says(tmp_path_factory) -> dict[str, int]:
         + "\n".join(lines)
         + " }\n"
     )
-    subprocess.run(["g++", f"-I{include_dir()}", str(source), "-o", str(directory / "p")], check=True, timeout=60)
-    done = subprocess.run([directory / "p"], capture_output=True, text=True, check=True, timeout=60)
+    subprocess.run(["g++", f"-I{include_dir()}", str(source), "-o", str(directory / "p")], check=True, timeout=600)
+    done = subprocess.run([directory / "p"], capture_output=True, text=True, check=True, timeout=600)
     return {name: int(value) for name, value in (line.split() for line in done.stdout.splitlines())}
 
 
@@ -87,7 +87,7 @@ def test_bare_interpreters_can_import_it():
     """Sandboxed programs have neither our packages nor site-packages."""
     script = f"import sys; sys.path.insert(0, {str(CTYPES_DIR)!r}); import ctypes_abi; print(ctypes_abi.ABI_VERSION)"
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True, timeout=600
     )
     assert done.stdout.strip() == str(ABI_VERSION)
 

@@ -72,7 +72,7 @@ class TestKeys:
         )
         command = [sys.executable, "-c", script, str(tmp_path / "k.pem")]
         started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-        assert len({child.communicate(timeout=60)[0] for child in started}) == 1
+        assert len({child.communicate(timeout=600)[0] for child in started}) == 1
         assert [p.name for p in tmp_path.iterdir()] == ["k.pem"]
 
     @pytest.mark.parametrize("mode", [0o640, 0o604, 0o666])

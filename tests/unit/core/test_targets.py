@@ -314,4 +314,4 @@ def test_no_heavy_import():
     import sys
 
     script = "import sys, ytk_core.targets as t; t.load_profile(); assert not {'onnx', 'torch', 'openvino'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=600)

@@ -64,7 +64,7 @@ def link(objects, tmp_path) -> Callable[..., Path]:
         source.write_text(extra)
         version_script = ["-Wl,--version-script=exports.map"] if script else []
         command = ["g++", "-shared", "-fPIC", "-fopenmp", "-Wl,--as-needed", "kernel.o", "plugin.o", str(source)]
-        subprocess.run([*command, *version_script, *flags, "-o", str(output)], cwd=objects, check=True, timeout=60)
+        subprocess.run([*command, *version_script, *flags, "-o", str(output)], cwd=objects, check=True, timeout=600)
         return output
 
     return run
@@ -181,7 +181,7 @@ class TestSymbols:
         script.write_text("{ local: *; };\n")
         path = tmp_path / "a.so"
         command = ["g++", "-shared", "-fopenmp", "-Wl,--as-needed", f"-Wl,--version-script={script}"]
-        subprocess.run([*command, "kernel.o", "plugin.o", "-o", str(path)], cwd=objects, check=True, timeout=60)
+        subprocess.run([*command, "kernel.o", "plugin.o", "-o", str(path)], cwd=objects, check=True, timeout=600)
         results = check(path)
         assert failed(results) == {"exports"}
         assert results["exports"].found == "nothing"
@@ -293,7 +293,7 @@ class TestLoading:
         )
         path = tmp_path / "a.so"
         command = ["g++", "-shared", "-fPIC", f"-I{objects}", "-fvisibility=hidden", str(source), "-Wl,--as-needed"]
-        subprocess.run([*command, "-o", str(path)], check=True, timeout=60)
+        subprocess.run([*command, "-o", str(path)], check=True, timeout=600)
         results = check(path)
         assert failed(results) == {"load"}
         assert says in results["load"].found

@@ -87,7 +87,7 @@ class TestResult:
             path = write(bundle, directory)
             command = [sys.executable, "-c", script, str(path), str(arch), mode]
             subprocess.run(
-                command, cwd=directory, env={"TMPDIR": str(directory), "PATH": "/usr/bin:/bin"}, check=True, timeout=120
+                command, cwd=directory, env={"TMPDIR": str(directory), "PATH": "/usr/bin:/bin"}, check=True, timeout=600
             )
             results.append({name: (directory / "out" / name).read_bytes() for name in FILES})
         assert results[0] == results[1]
@@ -404,7 +404,7 @@ class TestCache:
             )
             for k in range(4)
         ]
-        outputs = [child.communicate(timeout=120)[0] for child in running]
+        outputs = [child.communicate(timeout=600)[0] for child in running]
         assert [child.returncode for child in running] == [0] * 4
         assert len(set(outputs)) == 1
         assert len(list((tmp_path / "cache").glob("??/*"))) == 1

@@ -126,7 +126,7 @@ def test_a_cuda_skeleton_launches_nothing(tmp_path):
         (tmp_path / f"{name}.cpp").write_text(source)
         library = tmp_path / f"{name}.so"
         command = ["g++", "-std=c++17", "-shared", "-fPIC", f"-I{include_dir()}", str(tmp_path / f"{name}.cpp")]
-        subprocess.run([*command, "-o", str(library)], check=True, timeout=60)
+        subprocess.run([*command, "-o", str(library)], check=True, timeout=600)
         ins, out = (Tensor * 2)(), (Tensor * 1)()
         return int(ctypes.CDLL(str(library)).ytk_launch(ctypes.byref(context()), ins, 2, out, 1))
 

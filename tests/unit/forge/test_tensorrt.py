@@ -61,17 +61,17 @@ def drive(tmp_path_factory):
         if not directory.exists():
             directory.mkdir()
             stub = ["-x", "c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", str(FAKES / "fake_libcuda.c")]
-            subprocess.run([compiler, *stub, "-o", str(driver)], check=True, timeout=60)
+            subprocess.run([compiler, *stub, "-o", str(driver)], check=True, timeout=600)
             include = DECLARED_DIR if major >= 10 else FAKES / "trt86"
             flags = ["-std=c++17", "-O0", f"-DMAJOR={major}", f"-I{include}", str(FAKES / "trt_host.cpp"), "-ldl"]
-            subprocess.run([compiler, *flags, "-o", str(host)], check=True, timeout=120)
+            subprocess.run([compiler, *flags, "-o", str(host)], check=True, timeout=600)
         emulator = toolchain.probe.emulator if toolchain.is_foreign() else []
         done = subprocess.run(
             [*emulator, str(host), str(library), str(driver), *fields],
             check=False,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.splitlines()

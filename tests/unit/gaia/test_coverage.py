@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import warnings
 
 import pytest
@@ -74,9 +73,7 @@ def test_results_are_kept_and_a_budget_ends_the_run(tmp_path):
     kept = coverage.Outcome("abs", coverage.MATCH)
     lost = coverage.Outcome("linalg.svd", coverage.NO_KERNEL, "aten._linalg_svd")
     out.write_text(json.dumps(coverage.summary([kept, lost], 2)))
-    started = time.monotonic()
     done = CliRunner().invoke(coverage.main, [str(out), "--only", "^(abs|linalg.svd|neg)$", "--budget", "-1"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout.splitlines()[-1])["measured"] == 2
     assert coverage._earlier(out, retry=True) == [kept]
-    assert time.monotonic() - started < 60

@@ -20,6 +20,8 @@ from ytk_gaia.generator.cuda_schedules import owners_for
 from ytk_gaia.generator.cuda_variants import captured, tensorrt_variants, with_layouts
 from ytk_gaia.library import generate_and_choose
 
+from fakes.judge_limits import BUDGET_S
+
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 ORIN, THOR = "arm64-sm87-dos6010-cu114-trt86", "amd64-sm90-linux-cu130-trt1014"
 
@@ -114,7 +116,7 @@ class Dynamic(torch.nn.Module):
 def choose(tmp_path, module, inputs, dynamic=None, **config):
     program = torch.export.export(module.eval(), inputs, dynamic_shapes=dynamic)
     torch.export.save(program, tmp_path / "Region.pt2")
-    settings = {"deployment_target": "tensorrt", "strategies": "loops", "budget": 240, **config}
+    settings = {"deployment_target": "tensorrt", "strategies": "loops", "budget": BUDGET_S, **config}
     report = generate_and_choose(
         tmp_path / "Region.pt2", settings, tmp_path / "out.py", arch_spec=ORIN, log=lambda _text: None
     )

@@ -14,10 +14,11 @@ from ytk_gaia.evaluator import cuda_build, cuda_choice, cuda_device, cuda_judge
 from ytk_gaia.evaluator.build import compiler
 from ytk_gaia.evaluator.cuda_device import GpuDevice, GpuState, drift
 from ytk_gaia.evaluator.options import JudgeOptions
-from ytk_gaia.evaluator.session import CandidateFaultError, Limits
+from ytk_gaia.evaluator.session import CandidateFaultError
 from ytk_gaia.evaluator.verdicts import Verdict
 
 from fakes import cuda_kernels
+from fakes.judge_limits import BUDGET_S, PATIENT, end_soon
 
 DRIVER = Path(__file__).parents[2] / "fakes" / "fake_gpu_driver.cpp"
 ORIN = ArchSpec.parse("arm64-sm87-dos6010-cu114-trt86")
@@ -113,7 +114,8 @@ def evaluation(tmp_path_factory):
 
     patch.setattr(cuda_build, "build", build_with_driver)
     patch.setattr(cuda_judge, "ROUNDS", 2)
-    options = JudgeOptions(budget_s=600, mode="optional", limits=Limits(start_s=30, call_s=10))
+    end_soon(patch, cuda_judge, "endless")
+    options = JudgeOptions(budget_s=BUDGET_S, mode="optional", limits=PATIENT)
     try:
         yield cuda_judge.evaluate({0: cuda_kernels.make_task()}, candidates, ORIN, DEVICE, root, options)
     finally:

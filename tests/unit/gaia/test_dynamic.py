@@ -16,12 +16,13 @@ from ytk_core.formats.kernel_bundle import parse_bundle, render_bundle
 from ytk_core.formats.plugin_meta import DeploymentTarget
 from ytk_gaia.evaluator import judge
 from ytk_gaia.evaluator.options import JudgeOptions
-from ytk_gaia.evaluator.session import Limits
 from ytk_gaia.evaluator.verdicts import Verdict
 from ytk_gaia.generator import region_input, strategies
 from ytk_gaia.generator.bundle import BundleContext, candidate_text
 from ytk_gaia.generator.samples import build_task
 from ytk_gaia.task_format import read_task, write_task
+
+from fakes.judge_limits import BUDGET_S, PATIENT
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -90,7 +91,7 @@ def judged(tmp_path_factory):
         text = candidate_text(kernels[0], BundleContext(region, task.spec, DeploymentTarget.CPU, 1))
         directory = tmp_path_factory.mktemp(name)
         write_task(directory, task)
-        options = JudgeOptions(threads=2, mode="required", limits=Limits(start_s=60, call_s=60))
+        options = JudgeOptions(budget_s=BUDGET_S, threads=2, mode="required", limits=PATIENT)
         fixed = msgspec.structs.replace(task.spec, rounds=2)
         task = type(task)(fixed, read_task(directory).samples)
         found[name] = (region, task, text, judge.evaluate(task, {name: text}, ARCH, directory, options))
@@ -128,7 +129,7 @@ def test_a_kernel_made_for_the_captured_shape_is_rejected(judged, tmp_path):
     assert "= in[0].dims[0];" in bundle.source
     source = bundle.source.replace("= in[0].dims[0];", "= 6;", 1)
     hard_coded = render_bundle(msgspec.structs.replace(bundle, source=source))
-    options = JudgeOptions(threads=1, mode="required", limits=Limits(start_s=60, call_s=60))
+    options = JudgeOptions(budget_s=BUDGET_S, threads=1, mode="required", limits=PATIENT)
     results = judge.evaluate(task, {"declared": declared, "hard_coded": hard_coded}, ARCH, tmp_path, options).candidates
     assert results[0].verdict is Verdict.WRONG_SHAPE
     assert "dynamic" in results[0].reason

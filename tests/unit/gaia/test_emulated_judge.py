@@ -7,10 +7,10 @@ import pytest
 from ytk_core.archspec import ArchSpec
 from ytk_gaia.evaluator import emulated
 from ytk_gaia.evaluator.options import JudgeOptions
-from ytk_gaia.evaluator.session import Limits
 from ytk_gaia.evaluator.verdicts import Verdict
 
 from fakes import cuda_kernels
+from fakes.judge_limits import BUDGET_S, PATIENT, end_soon
 
 ORIN = ArchSpec.parse("arm64-sm87-dos6010-cu114-trt86")
 
@@ -19,10 +19,10 @@ ORIN = ArchSpec.parse("arm64-sm87-dos6010-cu114-trt86")
 def evaluation(tmp_path_factory):
     """All kernels in one evaluation: a bad one must not take the others down."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(emulated, "LIMITS", Limits(start_s=30, call_s=3))
+    end_soon(patch, emulated, "endless")
     candidates = {fault.name: cuda_kernels.faulty(fault) for fault in cuda_kernels.FAULTS}
     candidates |= {"right": cuda_kernels.right()}
-    options = JudgeOptions(budget_s=600, mode="optional", limits=Limits(start_s=30, call_s=3))
+    options = JudgeOptions(budget_s=BUDGET_S, mode="optional", limits=PATIENT)
     try:
         workdir = tmp_path_factory.mktemp("emulated")
         yield emulated.evaluate({0: cuda_kernels.make_task()}, candidates, ORIN, workdir, options)

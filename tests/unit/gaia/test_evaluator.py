@@ -12,13 +12,13 @@ import pytest
 
 from ytk_core.archspec import ArchSpec
 from ytk_core.dtypes import DType
-from ytk_gaia.evaluator import judge
+from ytk_gaia.evaluator import judge, rounds
 from ytk_gaia.evaluator.options import JudgeOptions
-from ytk_gaia.evaluator.session import Limits
 from ytk_gaia.evaluator.verdicts import Verdict, read_evaluation, write_evaluation
 from ytk_gaia.task_format import Sample, Task, TaskTensor, read_task, write_task
 
 from fakes.judge_kernels import ARCH, COLUMNS, HONEST, HONEST_KERNELS, ROWS, Case, cheats, kernel, make_task
+from fakes.judge_limits import BUDGET_S, PATIENT, end_soon
 
 
 @dataclass
@@ -39,8 +39,10 @@ def judged(tmp_path_factory):
         listener.setblocking(False)
         cases = cheats(secret, listener.getsockname()[1])
         texts = {name: case.text for name, case in cases.items()} | HONEST_KERNELS
-        options = JudgeOptions(budget_s=250, threads=2, mode="required", limits=Limits(start_s=20, call_s=2))
-        evaluation = judge.evaluate(make_task(), texts, ARCH, directory, options)
+        options = JudgeOptions(budget_s=BUDGET_S, threads=2, mode="required", limits=PATIENT)
+        with pytest.MonkeyPatch.context() as patch:
+            end_soon(patch, rounds, "endless_loop")
+            evaluation = judge.evaluate(make_task(), texts, ARCH, directory, options)
         connections = 0
         try:
             listener.accept()[0].close()
@@ -99,7 +101,7 @@ def loose(task, atol):
 
 
 def test_a_task_that_a_constant_passes_proves_nothing(tmp_path):
-    options = JudgeOptions(mode="optional")
+    options = JudgeOptions(mode="optional", budget_s=BUDGET_S, limits=PATIENT)
     evaluation = judge.evaluate(loose(make_task(), 100.0), {"honest": kernel(HONEST)}, ARCH, tmp_path, options)
     assert evaluation.candidates[0].verdict is Verdict.NO_EVIDENCE
     assert "zeros" in evaluation.candidates[0].reason

@@ -457,5 +457,5 @@ assert run(["embedded", "inspect", {str(stem)!r} + ".pt2"]) == 0
 assert run(["embedded", "capture", {str(stem)!r}, "-o", {str(tmp_path / "r.zip")!r}, "--no-check"]) == 0
 assert run(["embedded", "inspect", {str(tmp_path / "r.zip")!r}]) == 0
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr

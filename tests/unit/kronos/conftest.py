@@ -55,7 +55,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> PluginMaker:
         library = directory / f"{'-'.join((kernel, *defines))}.so".replace("=", "_")
         command = ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{include_dir()}"]
         command += [*(f"-D{each}" for each in defines), str(KERNELS / f"{kernel}.cpp"), "-o", str(library)]
-        subprocess.run(command, check=True, timeout=120)
+        subprocess.run(command, check=True, timeout=600)
         namespace, name, version = IDENTITIES[kernel]
         return PluginFile(path=library, namespace=namespace, name=name, version=version)
 

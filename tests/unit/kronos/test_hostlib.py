@@ -97,7 +97,7 @@ pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).write_text("library")
     started = [
         subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)
     ]
-    paths = {process.communicate(timeout=60)[0].strip() for process in started}
+    paths = {process.communicate(timeout=600)[0].strip() for process in started}
     assert [process.returncode for process in started] == [0, 0]
     (path,) = paths
     assert Path(path).read_text() == "library"

@@ -21,7 +21,7 @@ async def test_one_holder_at_a_time(tmp_path: Path) -> None:
     assert not done
     assert waiting == ["once"]
     first.release()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 240)
     assert second.held
     second.release()
     second.release()
@@ -30,7 +30,7 @@ async def test_one_holder_at_a_time(tmp_path: Path) -> None:
 async def test_other_devices_are_free(tmp_path: Path) -> None:
     first, second = DeviceLock("gpu:0", tmp_path), DeviceLock("../gpu/1", tmp_path)
     await first.acquire()
-    await asyncio.wait_for(second.acquire(), 5)
+    await asyncio.wait_for(second.acquire(), 240)
     assert {path.parent for path in tmp_path.iterdir()} == {tmp_path}
     first.release()
     second.release()
@@ -43,7 +43,7 @@ async def test_a_cancelled_wait_holds_nothing(tmp_path: Path) -> None:
         await asyncio.wait_for(second.acquire(), 0.1)
     first.release()
     third = DeviceLock("d", tmp_path)
-    await asyncio.wait_for(third.acquire(), 5)
+    await asyncio.wait_for(third.acquire(), 240)
     third.release()
 
 
@@ -54,7 +54,7 @@ async def test_lending(tmp_path: Path) -> None:
     assert not parent.held
     await parent.acquire()
     async with parent.lent():
-        await asyncio.wait_for(child.acquire(), 5)
+        await asyncio.wait_for(child.acquire(), 240)
         child.release()
     assert parent.held
     parent.release()
@@ -77,7 +77,7 @@ async def test_the_lock_dies_with_its_process_and_is_not_inherited(tmp_path: Pat
             await asyncio.wait_for(mine.acquire(), 0.2)
         holder.kill()
         holder.wait()
-        await asyncio.wait_for(mine.acquire(), 5)
+        await asyncio.wait_for(mine.acquire(), 240)
         mine.release()
         subprocess.run(["kill", str(grandchild)], check=True)
 

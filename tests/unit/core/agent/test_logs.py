@@ -22,7 +22,7 @@ print("data")
 
 
 def test_json_lines_on_stderr_and_nothing_on_stdout() -> None:
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout == "data\n"
     first, second, third = (json.loads(line) for line in done.stderr.splitlines())
     assert (first["event"], first["kind"], first["job_id"], first["role"], first["level"]) == (

@@ -20,7 +20,7 @@ needs_sandbox = pytest.mark.skipif(sandbox.detect().kind == "none", reason="no s
 
 
 def run(argv: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, **options)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False, **options)
 
 
 def test_it_fails_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,8 @@ from ytk_core.sandbox import SandboxPolicy
 TESTS = Path(__file__).parents[3]
 ENV = {"PYTHONPATH": str(TESTS)}
 MIB = 1024 * 1024
+WAIT_S = 240.0
+"""For what comes at once on an idle machine; only a hang meets it."""
 POLICY = SandboxPolicy()
 
 needs_sandbox = pytest.mark.skipif(
@@ -29,7 +31,7 @@ needs_sandbox = pytest.mark.skipif(
 
 
 def run(name: str, workdir: Path, task: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
-    options.setdefault("wall_limit_s", 60)
+    options.setdefault("wall_limit_s", WAIT_S)
     options.setdefault("log", lambda _text: None)
     options["env"] = {**ENV, **options.get("env", {})}
     return tasks.run_task_locally(f"fakes.child_tasks:{name}", task or {}, workdir, **options)
@@ -190,10 +192,11 @@ def test_bad_references(tmp_path: Path, ref: str) -> None:
 @both
 def test_wall_limit_ends_the_tree(tmp_path: Path, policy: SandboxPolicy | None) -> None:
     mark = tmp_path / "pids"
-    started = time.monotonic()
     cls = UserError if policy is None else CandidateError
-    failure(cls, "wall_limit", "burn", tmp_path, {"mark": str(mark)}, sandbox=policy, wall_limit_s=1.5)
-    assert time.monotonic() - started < 10
+    limit_s = 1.5
+    while not mark.exists():  # a busy machine may not even have started both processes within the first limit
+        failure(cls, "wall_limit", "burn", tmp_path, {"mark": str(mark)}, sandbox=policy, wall_limit_s=limit_s)
+        limit_s *= 4
     if policy is None:  # inside the sandbox they have other numbers; the next test counts there
         assert not any(alive(pid) for pid in json.loads(mark.read_text()))
 
@@ -222,10 +225,8 @@ def test_a_daemon_of_a_trusted_task_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_helper_process_is_ended_without_fuss(tmp_path: Path) -> None:
-    started = time.monotonic()
-    assert run("pool", tmp_path) == {"fine": True}
+    assert run("pool", tmp_path) == {"fine": True}  # long before the helper's ten minutes are over
     assert not alive(int((tmp_path / "helper.pid").read_text()))
-    assert time.monotonic() - started < 20
 
 
 @needs_sandbox
@@ -356,7 +357,7 @@ async def test_cancelling_kills_the_child(tmp_path: Path) -> None:
             progress=lambda _fraction, _note: None,
         )
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_S):
         await burning.wait()
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -385,7 +386,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path, policy: SandboxPolicy | No
         assert b"burning" in parent.stdout.readline()
         parent.kill()
         parent.wait()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         left = [pid for pid in _process_ids() if _cwd(pid) == str(tmp_path) and alive(int(pid))]
         # Without a process namespace only the child itself is bound to its parent.
@@ -415,7 +416,7 @@ async def test_cancelling_again_and_again_waits_for_the_childs_end(tmp_path: Pat
             progress=lambda _fraction, _note: None,
         )
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_S):
         await burning.wait()
         while not work.done():
             work.cancel()

@@ -61,7 +61,7 @@ def test_the_translation_unit_compiles_and_errors_name_the_literal(tmp_path):
     def build(bundle):
         command = ["g++", "-std=c++17", "-fsyntax-only", "-x", "c++", "-I", f"{next(iter(abi_path))}/include", "-"]
         return subprocess.run(
-            command, input=translation_unit(bundle), capture_output=True, text=True, timeout=60, check=False
+            command, input=translation_unit(bundle), capture_output=True, text=True, timeout=600, check=False
         )
 
     good = build(builders.kernel_bundle())

@@ -71,7 +71,7 @@ def compile_c(tmp_path_factory):
         source.write_text(f'#include "ytk_kernel.h"\n{C_HELPERS}\n{functions}\n')
         library = source.with_suffix(".so")
         flags = ["-O1", "-fPIC", "-shared", "-Wall", "-Wno-unused-function", "-I", f"{next(iter(abi_path))}/include"]
-        subprocess.run(["gcc", *flags, str(source), "-o", str(library)], check=True, timeout=120)
+        subprocess.run(["gcc", *flags, str(source), "-o", str(library)], check=True, timeout=600)
         return ctypes.CDLL(str(library))
 
     return compile_all

@@ -98,7 +98,7 @@ def test_a_full_disk_leaves_nothing(tmp_path):
             sys.stdout.write(err.code)
     """)
     command = [sys.executable, "-c", script, str(tmp_path / "w.npz")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout == "disk_full", done.stderr
     assert not list(tmp_path.iterdir())
 
