@@ -142,14 +142,15 @@ def _prepare(model: LoadedModel, profile: TargetProfile, folder: Path, *, noisy:
     for tensor in model.flat_args:
         load_model.check_leaf(tensor, "the call takes")
     steps.flat_outputs(model, model.flat_args)
-    lowered = captured.lower(capture(model), model, [model.flat_args], noisy=noisy)
+    border = border_of(profile)
+    lowered = captured.lower(capture(model), model, [model.flat_args], noisy=noisy, border=border)
     names = lowered.names
     rewrite(lowered.program, profile)
     carver = Carver(
         lowered.program,
         namespace="yasp",
         is_builtin=profile.is_builtin,
-        border=border_of(profile),
+        border=border,
         can_vary=regions.can_vary,
     )
     exported = faithful.export_faithfully(

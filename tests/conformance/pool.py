@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
+from unittest import mock
 
 import msgspec
 import psutil
@@ -70,7 +73,9 @@ class Pool:
         # Workers are forked from one server that has imported everything: a new one costs milliseconds.
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["conformance.worker", "conformance.preload"])
-        self._workers = [self._spawn() for _ in range(size)]
+        # It searches as its environment says only, and pytest puts folders in front without that: it would preload nothing.
+        with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))):
+            self._workers = [self._spawn() for _ in range(size)]
 
     def run(self, jobs: Sequence[Job], on_done: Callable[[EntryFinding], None]) -> None:
         """Examine all jobs; ``on_done`` gets each finding as it comes."""

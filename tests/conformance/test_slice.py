@@ -42,12 +42,22 @@ CARVED = [
 ]
 REFUSED = ["to_sparse", "sparse_sampled_addmm", "item"]
 NOISY = {"randn_like": Outcome.NATIVE, "exponential": Outcome.NATIVE, "svd_lowrank": Outcome.CARVED}
-ON_TRT86 = {"fft_rfft": Outcome.CARVED, "bitwise_and": Outcome.CARVED, "add": Outcome.NATIVE, "nonzero": Outcome.NATIVE}
+ON_TRT86 = {
+    "fft_rfft": Outcome.CARVED,
+    "bitwise_and": Outcome.CARVED,
+    "add": Outcome.NATIVE,
+    "nonzero": Outcome.NATIVE,
+    "masked_select": Outcome.NATIVE,
+    "unique": Outcome.NATIVE,
+    "bfloat16": Outcome.CARVED,
+    "bincount": Outcome.REFUSED,
+}
+IN_FLOAT64 = {"argwhere": Outcome.NATIVE, "full": Outcome.NATIVE, "index_fill": Outcome.NATIVE, "item": Outcome.REFUSED}
 
 
-def finding(name: str, profile: str, samples: int = 1) -> EntryFinding:
+def finding(name: str, profile: str, samples: int = 1, wanted: torch.dtype = torch.float32) -> EntryFinding:
     entry = opdb.entries()[name]
-    dtype = opdb.dtype_for(entry, torch.float32)
+    dtype = opdb.dtype_for(entry, wanted)
     assert dtype is not None
     target = load_profile(profile)
     found = [examine(call, call.tensors, target) for call in opdb.calls(entry, dtype, samples)]
@@ -67,6 +77,12 @@ def test_entry(profile, name, outcome):
     found = finding(name, profile)
     assert found.outcome is outcome, found.samples
     assert {sample.opset for sample in found.samples} <= {0, 17 if profile == "trt86" else 18}
+
+
+@pytest.mark.parametrize(("name", "outcome"), sorted(IN_FLOAT64.items()))
+def test_entry_in_float64(name, outcome):
+    found = finding(name, "onnxruntime", wanted=torch.float64)
+    assert found.outcome is outcome, found.samples
 
 
 @pytest.mark.parametrize(("name", "outcome"), sorted(NOISY.items()))

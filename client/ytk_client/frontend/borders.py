@@ -7,13 +7,15 @@ next common type that holds all their values. The conversion is part of the grap
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.export import graph_signature as kinds
 
 from ytk_client.frontend import torch_adapter
+from ytk_client.frontend.growth import DTYPES
+from ytk_core.dtypes import DType
 
 UPDATED = "{}_updated"
 """Name of the output that gives the new value of an input that forward writes to."""
@@ -30,14 +32,26 @@ COMMON_FORM: dict[torch.dtype, torch.dtype] = {
 }
 """By dtype: the one in which it crosses the border. uint64 keeps its bits: what is above 2^63 - 1 is negative there."""
 
+_WIDER_OUTPUT = {torch.bfloat16: torch.float32, torch.int8: torch.int32}
+"""By dtype that some targets lack: the one in which a result goes out there. What makes it is carved with the conversion.
+
+Not uint8: TensorRT gives that out, though it computes nothing with it.
+"""
+
 _aten = torch.ops.aten
+Forms = Mapping[torch.dtype, torch.dtype]
 
 
-def plain(tensor: torch.Tensor) -> torch.Tensor:
+def output_forms(dtypes: Collection[DType]) -> Forms:
+    """Give the forms of outputs for a target whose plugins take and give the named types."""
+    return {dtype: wider for dtype, wider in _WIDER_OUTPUT.items() if DTYPES[dtype] not in dtypes}
+
+
+def plain(tensor: torch.Tensor, forms: Forms = COMMON_FORM) -> torch.Tensor:
     """Give a tensor in the form in which it crosses the border."""
     if tensor.is_complex():
         return torch.view_as_real(tensor.resolve_conj())
-    common = COMMON_FORM.get(tensor.dtype)
+    common = forms.get(tensor.dtype)
     return tensor if common is None else tensor.to(common)
 
 
@@ -66,28 +80,42 @@ def make_inputs_plain(program: torch.export.ExportedProgram) -> None:
     program.graph_module.recompile()
 
 
-def make_outputs_plain(program: torch.export.ExportedProgram) -> None:
-    """Give outputs of a decomposed program out in their :func:`plain` form."""
+def make_outputs_plain(program: torch.export.ExportedProgram, forms: Forms | None = None) -> dict[int, torch.dtype]:
+    """Give outputs of a decomposed program out in their :func:`plain` form, or in one of ``forms``.
+
+    Results of quantize nodes stay what they are: a target that lacks int8 otherwise takes it from those.
+
+    Returns:
+        By position among what the model returns: the type of an output that has one of ``forms``.
+    """
+    wider = forms or {}
+    forms = {**COMMON_FORM, **wider}
+    widened: dict[int, torch.dtype] = {}
     graph = program.graph_module.graph
     output = graph.output_node()
     specs = program.graph_signature.output_specs
     results = list(output.args[0])
+    position = -1
     for index, spec in enumerate(specs):
         node = results[index]
         value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+        position += spec.kind is kinds.OutputKind.USER_OUTPUT
         if spec.kind is not kinds.OutputKind.USER_OUTPUT or not isinstance(value, torch.Tensor):
             continue
         with graph.inserting_before(output):
             if value.is_complex():
                 results[index] = _real(graph, node, value)
-            elif value.dtype in COMMON_FORM:
-                common = {"dtype": COMMON_FORM[value.dtype]}
+            elif value.dtype in forms and not is_quantized(node):
+                common = {"dtype": forms[value.dtype]}
                 results[index] = graph.call_function(_aten._to_copy.default, (node,), common)  # noqa: SLF001 - an operator name
-                results[index].meta = {**node.meta, "val": value.to(COMMON_FORM[value.dtype])}
+                results[index].meta = {**node.meta, "val": value.to(forms[value.dtype])}
+                if value.dtype in wider:
+                    widened[position] = forms[value.dtype]
         if results[index] is not node:
             specs[index] = dataclasses.replace(spec, arg=kinds.TensorArgument(results[index].name))
     output.args = (tuple(results),)
     program.graph_module.recompile()
+    return widened
 
 
 def _real(graph: torch.fx.Graph, node: torch.fx.Node, value: torch.Tensor) -> torch.fx.Node:
@@ -97,6 +125,11 @@ def _real(graph: torch.fx.Graph, node: torch.fx.Node, value: torch.Tensor) -> to
     for new, known in ((whole, value.resolve_conj()), (real, torch.view_as_real(value.resolve_conj()))):
         new.meta = {**node.meta, "val": known}
     return real
+
+
+def is_quantized(node: torch.fx.Node) -> bool:
+    """Tell whether a value comes out of a quantize node."""
+    return getattr(node.target, "namespace", "") == "quantized_decomposed"
 
 
 def updated_inputs(program: torch.export.ExportedProgram) -> list[int]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from ytk_client.frontend import borders, early_rewrites, random_inputs, steps, torch_adapter, undefined
+from ytk_client.frontend.growth import ANY_BORDER, Border
 from ytk_client.frontend.load_model import LoadedModel
 from ytk_client.frontend.naming import BorderNames
 from ytk_client.frontend.random_inputs import RandomInput
@@ -46,6 +47,7 @@ def lower(
     truth: Truth = steps.flat_outputs,
     noisy: bool = False,
     seed: int = 0,
+    border: Border = ANY_BORDER,
 ) -> Lowered:
     """Bring a captured program into the form that is exported, and run torch on every sample.
 
@@ -56,6 +58,7 @@ def lower(
         truth: Runs the model; it words its errors.
         noisy: Whether random draws become inputs of the graph; else they are refused.
         seed: Of the noise.
+        border: What the target takes of plugins: an output of a type that it lacks goes out in a wider one.
 
     Raises:
         UserError: ``random_draw``, ``model_mutates_state``, ``decomposition_failed``; or the model fails on a sample.
@@ -86,8 +89,18 @@ def lower(
         with undefined.Filled(0) if filled else contextlib.nullcontext():
             results.append(truth(reference, (*sample, *own), updated))
     given = [(*map(borders.plain, sample), *own) for sample, own in zip(samples, drawn, strict=True)]
-    names, lost = steps.border_names(program, len(given[0]))
+    names, lost, widened = steps.border_names(program, len(given[0]), borders.output_forms(border.dtypes))
     if lost:
         notes.append(f"outputs that are no tensors are left out: {', '.join(lost)}")
+    for position, dtype in widened.items():
+        given_as = str(dtype).removeprefix("torch.")
+        results = [_with_dtype(each, position, dtype) for each in results]
+        notes.append(
+            f"the target has no type for output {names.outputs[names.kept.index(position)]!r}: it is {given_as}"
+        )
     torch_adapter.drop_constant_outputs(program)
     return Lowered(program, names, given, results, noise, notes)
+
+
+def _with_dtype(values: list[torch.Tensor | None], position: int, dtype: torch.dtype) -> list[torch.Tensor | None]:
+    return [each.to(dtype) if index == position and each is not None else each for index, each in enumerate(values)]

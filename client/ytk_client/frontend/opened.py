@@ -73,6 +73,7 @@ def open_model(
     axes = resolve(parse_dynamic(request.dynamic), model)
     # A model is captured at its usual extents; of the samples, the second and third have the smallest and the largest.
     model = model.with_inputs(at_extents(model.flat_args, axes, "traced"))
+    border = border_of(profile)
     samples = reference_inputs(model.flat_args, count=request.samples, seed=request.seed)
     samples[1:3] = [at_extents(each, axes, which) for each, which in zip(samples[1:3], ("min", "max"), strict=False)]
     samples += references_within(model, axes)
@@ -83,14 +84,15 @@ def open_model(
         return _truth(reference, sample, updated, dynamic=bool(axes))
 
     def bring_down(captured: torch.export.ExportedProgram) -> Lowered:
-        return lower(captured, model, samples, truth=truth, noisy=request.random_inputs, seed=request.seed)
+        return lower(
+            captured, model, samples, truth=truth, noisy=request.random_inputs, seed=request.seed, border=border
+        )
 
     lowered, calls = _capture(model, selectors, export_shapes(model, axes), bring_down)
     program, names, notes = lowered.program, lowered.names, lowered.notes
     marked = {node for sites in calls.values() for site in sites for node in site}
     rewritten = rewrite(program, profile, keep=marked)
     nodes = fx_nodes.snapshot(program, model.path)
-    border = border_of(profile)
     selection = None
     if selectors:
         from ytk_client.frontend.selectors_carve import carve_selected, find_and_lift

@@ -57,8 +57,10 @@ def refuse_mutation(program: torch.export.ExportedProgram) -> None:
         raise UserError(msg, code="model_mutates_state", hint=hint)
 
 
-def border_names(program: torch.export.ExportedProgram, inputs_given: int) -> tuple[BorderNames, list[str]]:
-    """Give the names of the graph's inputs and outputs, and the places of outputs that are no tensors.
+def border_names(
+    program: torch.export.ExportedProgram, inputs_given: int, forms: borders.Forms | None = None
+) -> tuple[BorderNames, list[str], dict[int, torch.dtype]]:
+    """Give the names of the graph's inputs and outputs, the places of outputs that are no tensors, and widened outputs.
 
     Inputs and outputs get the form of the border, and inputs that are written to an output, which the program's
     signature then says.
@@ -66,10 +68,12 @@ def border_names(program: torch.export.ExportedProgram, inputs_given: int) -> tu
     Args:
         program: Decomposed.
         inputs_given: How many tensors the samples have.
+        forms: Types that the target lacks, with what they go out as (:func:`borders.output_forms`); the widened outputs
+            are those with such a type, by position among what the model returns.
     """
     updates = borders.give_updates_out(program)
     borders.make_inputs_plain(program)
-    borders.make_outputs_plain(program)
+    widened = borders.make_outputs_plain(program, forms)
     values = torch_adapter.user_output_names(program)
     paths = borders.with_updates(torch_adapter.output_paths(program.call_spec.out_spec), updates)
     kept = [index for index, value in enumerate(values) if value is not None]
@@ -79,4 +83,4 @@ def border_names(program: torch.export.ExportedProgram, inputs_given: int) -> tu
         msg = f"the program has inputs {inputs}, the model was given {inputs_given} tensors"
         raise ToolkitError(msg, code="input_mismatch")
     outputs = output_names([paths[index] for index in kept], inputs)
-    return BorderNames(inputs, outputs, kept), lost
+    return BorderNames(inputs, outputs, kept), lost, widened

@@ -15,6 +15,8 @@ import onnx_ir as ir
 import torch
 from onnxscript import opset18 as op
 
+from ytk_client.frontend import translations_exact, translations_selecting
+
 _aten = torch.ops.aten
 
 
@@ -31,14 +33,6 @@ def _extents(x: ir.Value) -> list[int]:
 
 def _is_float(x: ir.Value) -> bool:
     return x.dtype is not None and x.dtype.is_floating_point()
-
-
-def _nonzero(x: ir.Value) -> Any:
-    """Indices of a number: torch has a row of no columns where ONNX counts it as one axis."""
-    if x.shape is not None and len(x.shape) == 0:
-        rows = op.Transpose(op.NonZero(op.Reshape(x, _int64(1))), perm=[1, 0])
-        return op.Slice(rows, _int64(0), _int64(0), _int64(1))
-    return op.Transpose(op.NonZero(x), perm=[1, 0])
 
 
 def _same(x: ir.Value) -> Any:
@@ -87,42 +81,6 @@ def _searchsorted(
     before = op.Not(op.Greater(table, wanted)) if right or side == "right" else op.Less(table, wanted)
     kind = ir.DataType.INT32 if out_int32 else ir.DataType.INT64
     return op.ReduceSum(op.Cast(before, to=kind), _int64(-1), keepdims=0)
-
-
-def _masked_select(x: ir.Value, mask: ir.Value) -> Any:
-    """One row of what is chosen; how many is known when the graph runs."""
-    shape = np.broadcast_shapes(tuple(_extents(x)), tuple(_extents(mask)))
-    flat = [
-        op.Reshape(each if tuple(_extents(each)) == shape else op.Expand(each, _int64(*shape)), _int64(-1))
-        for each in (x, mask)
-    ]
-    return op.Compress(flat[0], flat[1], axis=0)
-
-
-def _unique_consecutive(
-    x: ir.Value, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
-) -> Any:
-    """The first of each run of equal elements, the number of the run of each element, and the lengths of the runs."""
-    extents = _extents(x)
-    count = int(np.prod(extents, dtype=np.int64))
-    if dim is not None or count == 0:
-        msg = "runs along an axis, or of nothing"
-        raise NotImplementedError(msg)
-    flat = op.Reshape(x, _int64(-1))
-    ends = _int64(np.iinfo(np.int64).max)
-    after, before = op.Slice(flat, _int64(1), ends, _int64(0)), op.Slice(flat, _int64(0), _int64(-1), _int64(0))
-    first = op.Constant(value=ir.tensor(np.array([True])))
-    starts = op.Concat(first, op.Not(op.Equal(after, before)), axis=0)
-    runs: Any = _int64()
-    if return_inverse:
-        numbers = op.CumSum(op.Cast(starts, to=ir.DataType.INT64), _int64(0))
-        runs = op.Reshape(op.Sub(numbers, _int64(1)), _int64(*extents))
-    lengths: Any = _int64()
-    if return_counts:
-        places = op.Compress(_int64(*range(count)), starts, axis=0)
-        following = op.Concat(op.Slice(places, _int64(1), ends, _int64(0)), _int64(count), axis=0)
-        lengths = op.Sub(following, places)
-    return op.Compress(flat, starts, axis=0), runs, lengths
 
 
 def _bucketize(values: ir.Value, boundaries: ir.Value, *, out_int32: bool = False, right: bool = False) -> Any:
@@ -272,15 +230,14 @@ def _in_type(normalise: Callable[..., Any]) -> Callable[..., Any]:
 
 
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {
-    _aten.nonzero.default: _nonzero,
+    **translations_exact.TRANSLATIONS,
+    **translations_selecting.TRANSLATIONS,
     _aten.resolve_conj.default: _same,
     _aten.resolve_neg.default: _same,
     _aten.fmax.default: _fmax,
     _aten.fmin.default: _fmin,
     _aten.searchsorted.Tensor: _searchsorted,
     _aten.bucketize.Tensor: _bucketize,
-    _aten.masked_select.default: _masked_select,
-    _aten.unique_consecutive.default: _unique_consecutive,
     _aten.kthvalue.default: _kthvalue,
     _aten.median.default: _median,
     _aten.median.dim: _median_dim,
