@@ -19,6 +19,8 @@ class _Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 EMULATED = "emulated"
 """Capability ``emulated==<arch spec>``: kernels for it are judged without its device."""
+TARGET_VERIFIED = "target_verified"
+"""Capability ``target_verified==<arch spec>``: plugins for it are built against the target's own headers, and not marked."""
 
 
 class PeerVersion(_Frozen, frozen=True, kw_only=True):

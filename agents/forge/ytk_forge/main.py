@@ -15,6 +15,7 @@ import structlog
 from ytk_core.agent.handler import JobHandler
 from ytk_core.agent.main import AgentSettings, WorkerFacts, agent_main
 from ytk_core.errors import NotAvailableError
+from ytk_core.workers import TARGET_VERIFIED
 from ytk_forge import cli
 from ytk_forge.trt_headers import DECLARED_FLAG
 
@@ -53,6 +54,7 @@ def describe(settings: AgentSettings) -> WorkerFacts:
 
     arch_specs: dict[str, None] = {}
     capabilities: list[str] = []
+    verified: dict[str, None] = {}
     banners: dict[str, None] = {}
     missing: list[str] = []
     for toolchain in load_toolchains(_toolchain_dirs(settings)):
@@ -65,6 +67,8 @@ def describe(settings: AgentSettings) -> WorkerFacts:
             _log.info("toolchain_without_headers", toolchain=toolchain.name, effect=MARKED_EFFECT)
         arch_specs.update(dict.fromkeys(map(str, toolchain.arch_specs())))
         capabilities.append(f"{'toolchain' if status is State.READY else 'marked_toolchain'}=={toolchain.name}")
+        if status is State.READY:
+            verified.update(dict.fromkeys(f"{TARGET_VERIFIED}=={arch}" for arch in toolchain.arch_specs()))
         banners[find_compiler(toolchain).banner] = None
     if not arch_specs:
         msg = f"no toolchain is ready on this machine: {' '.join(missing)}"
@@ -73,6 +77,7 @@ def describe(settings: AgentSettings) -> WorkerFacts:
         )
     from ytk_core.signing import load_or_create_key
 
+    capabilities += verified
     capabilities.append(f"signing_key=={load_or_create_key(_key_path(settings)).public.key_id}")
     return WorkerFacts(arch_specs=tuple(arch_specs), capabilities=tuple(capabilities), device_name="; ".join(banners))
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from ytk_controller.jobs.model import JobRecord, holds_device
-from ytk_core.jobs import JobSpec
-from ytk_core.workers import WorkerDescription
+from ytk_core.jobs import JobKind, JobSpec
+from ytk_core.workers import TARGET_VERIFIED, WorkerDescription
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +70,16 @@ class Round:
 
     def _taker(self, job: JobRecord) -> FreeWorker | None:
         candidates = [one for one in self.free.values() if self._may_take(one.worker, job)]
-        # Specialists first, so that a worker that can do more stays free for a job that needs it.
+        # Specialists first, so that a worker that can do more stays free for a job that needs it; but a plugin that is
+        # verified for its target is better than a marked one, whoever builds it.
         return min(
             candidates,
-            key=lambda one: (_versatility(one.worker), -len(one.claim_ids), one.worker.worker_id),
+            key=lambda one: (
+                not verifies(one.worker, job.spec),
+                _versatility(one.worker),
+                -len(one.claim_ids),
+                one.worker.worker_id,
+            ),
             default=None,
         )
 
@@ -82,10 +88,16 @@ class Round:
             return False
         if holds_device(job.spec) and worker.device_uid and worker.device_uid in self.busy_devices:
             return False
-        if worker.worker_id not in job.excluded_workers:
-            return True
-        # The same worker again only where nobody else could ever take the job.
-        return not any(other.worker_id not in job.excluded_workers and matches(other, job.spec) for other in self.live)
+        others = [each for each in self.live if each.worker_id not in job.excluded_workers and matches(each, job.spec)]
+        if _may_not_be_marked(job.spec) and not verifies(worker, job.spec):
+            # It would refuse what another can build: wait for that one while it lives.
+            return not any(verifies(each, job.spec) for each in others) and self._not_again(worker, job, others)
+        return self._not_again(worker, job, others)
+
+    @staticmethod
+    def _not_again(worker: WorkerDescription, job: JobRecord, others: list[WorkerDescription]) -> bool:
+        """Give a job to the same worker again only where nobody else could ever take it."""
+        return worker.worker_id not in job.excluded_workers or not others
 
     def _assign(self, job: JobRecord, taker: FreeWorker) -> None:
         worker_id = taker.worker.worker_id
@@ -143,6 +155,18 @@ def matches(worker: WorkerDescription, spec: JobSpec) -> bool:
         and (not spec.arch_spec or spec.arch_spec in worker.arch_specs)
         and set(spec.requirements) <= set(worker.capabilities)
     )
+
+
+def verifies(worker: WorkerDescription, spec: JobSpec) -> bool:
+    """Tell whether a worker builds a plugin so that it is verified for its target; True of jobs that build none."""
+    if spec.kind is not JobKind.PLUGIN_BUILD:
+        return True
+    return f"{TARGET_VERIFIED}=={spec.arch_spec}" in worker.capabilities
+
+
+def _may_not_be_marked(spec: JobSpec) -> bool:
+    """Tell whether the submitter did not ask for a plugin against a declared interface."""
+    return spec.kind is JobKind.PLUGIN_BUILD and not spec.params.get("declared_abi", False)
 
 
 def _versatility(worker: WorkerDescription) -> tuple[int, int, int]:

@@ -14,6 +14,7 @@ from ytk_core.jobs import JobKind, JobSpec, JobState
 from ytk_core.workers import WorkerDescription
 
 K = JobKind
+VERIFIED, DECLARED = "target_verified==amd64-cpuv3-linux-glibc236-ov20264", {"declared_abi": True}
 V3, V4 = "amd64-cpuv3-linux-glibc236-ov20264", "amd64-cpuv4-linux-glibc236-ov20264"
 
 
@@ -63,6 +64,17 @@ def pairs(assigned) -> list[tuple[str, str]]:
         # a search holds no device, even where it says that it measures
         ([free("a", K.KERNEL_GENERATE, device_uid="d")], [job(1, K.KERNEL_GENERATE, measuring=True)], ("d",),
          [("j1", "a")]),
+        # a plugin that is verified for its target is better than a marked one, whoever has fewer talents
+        ([free("a", arch_specs=(V3,)), free("b", arch_specs=(V3, V4), capabilities=(VERIFIED, "x"))],
+         [job(1, arch_spec=V3)], (), [("j1", "b")]),
+        ([free("a", arch_specs=(V3,)), free("b", arch_specs=(V3,), capabilities=(VERIFIED,))],
+         [job(1, arch_spec=V3), job(2, arch_spec=V3)], (), [("j1", "b")]),
+        ([free("a", arch_specs=(V3,)), free("b", arch_specs=(V3,), capabilities=(VERIFIED,))],
+         [job(1, arch_spec=V3, params=DECLARED), job(2, arch_spec=V3, params=DECLARED)], (), [("j1", "b"), ("j2", "a")]),
+        ([free("a", arch_specs=(V3,)), free("b", arch_specs=(V3,), capabilities=(VERIFIED,))],
+         [job(1, arch_spec=V3, excluded=("b",))], (), [("j1", "a")]),
+        ([free("a", arch_specs=(V4,)), free("b", arch_specs=(V3,), capabilities=(VERIFIED,))],
+         [job(1, arch_spec=V4)], (), [("j1", "a")]),
         # elsewhere
         ([free("a"), free("b")], [job(1, excluded=("a",))], (), [("j1", "b")]),
         ([free("a")], [job(1, excluded=("a",))], (), [("j1", "a")]),
@@ -78,6 +90,15 @@ def test_assignments_for_any_order(workers, jobs, busy, wanted) -> None:
 def test_a_job_waits_for_a_busy_worker_rather_than_go_back_to_the_one_that_failed() -> None:
     busy = free("b").worker
     assert schedule([free("a")], [job(1, excluded=("a",))], (), live=[free("a").worker, busy]) == []
+
+
+def test_a_plugin_waits_for_the_busy_forge_that_has_the_headers() -> None:
+    marked, busy = free("a", arch_specs=(V3,)), free("b", arch_specs=(V3,), capabilities=(VERIFIED,)).worker
+    assert schedule([marked], [job(1, arch_spec=V3)], (), live=[marked.worker, busy]) == []
+    assert pairs(schedule([marked], [job(1, arch_spec=V3, params=DECLARED)], (), live=[marked.worker, busy])) == [
+        ("j1", "a")
+    ]
+    assert pairs(schedule([marked], [job(1, arch_spec=V3)], (), live=[marked.worker])) == [("j1", "a")]
 
 
 def test_an_assignment_names_the_claim_and_the_device() -> None:

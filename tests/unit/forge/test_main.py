@@ -45,6 +45,11 @@ def test_tells_toolchains_for_marked_builds_from_the_others(tmp_path):
         assert (f"toolchain=={name}" in capabilities) == (found is State.READY)
         assert (f"marked_toolchain=={name}" in capabilities) == (found is State.MARKED)
         assert (name in arch_specs) == (found is not State.NOT_READY)
+    verified = {each.partition("==")[2] for each in capabilities if each.startswith("target_verified==")}
+    for name, found in ready.items():
+        for arch in map(str, SHIPPED[name].arch_specs()):
+            assert (arch in verified) == (found is State.READY)
+    assert {str(arch) for arch in host_arch_specs("ov20264")} <= verified
 
 
 def test_refuses_to_start_without_a_compiler(tmp_path, monkeypatch):
