@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +18,9 @@ if TYPE_CHECKING:
 TABLE = "table"
 JSON = "json"
 
-# Wider than any of our tables: a pipe has no width, and a cell cut short there is lost.
-_PIPE_WIDTH = 4000
+_PIPE_WIDTH = 120
+"""A pipe has no width: what is written to a file is read with one like this later."""
+_UNWRAPPED = 4000
 
 
 def format_option(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -66,12 +69,23 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def line_width() -> int:
+    """Give the characters of a line of stdout: ``COLUMNS`` if it is set, else the terminal's, 120 for a pipe."""
+    named = os.environ.get("COLUMNS", "")
+    if named.isdecimal() and int(named) > 0:
+        return int(named)
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
+
+
 def console(*, stderr: bool = False) -> Console:
-    """Give a rich console; off a terminal it is as wide as its content."""
+    """Give a rich console: as wide as a line of stdout, or for what is not wrapped (commands to copy) on stderr."""
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False, markup=False)
+    if stderr:
+        return Console(
+            file=sys.stderr, width=None if sys.stderr.isatty() else _UNWRAPPED, highlight=False, markup=False
+        )
+    return Console(file=sys.stdout, width=line_width(), highlight=False, markup=False)
 
 
 def print_table(
@@ -84,6 +98,9 @@ def print_table(
 ) -> None:
     """Print rows on stdout; where there are none, say so on stderr.
 
+    No line is wider than :func:`line_width`: cells are wrapped between words, and where that is not enough each row is
+    printed as a block with one line per column. Programs read the JSON.
+
     Args:
         columns: The heads.
         rows: One cell per column; None prints as ``-``.
@@ -94,14 +111,25 @@ def print_table(
     if not rows:
         note(empty)
         return
+    from ytk_client.cli.fit import column_widths, record_lines
+
+    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    width = line_width()
+    widths = column_widths([columns, *cells], width)
+    if title:
+        click.secho(title, bold=True)
+    if widths is None:
+        for index, row in enumerate(cells):
+            click.echo("\n".join([*([""] if index else []), *record_lines(columns, row, width)]))
+        return
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", title_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+    table = Table()
+    for column, characters in zip(columns, widths, strict=True):
+        table.add_column(column, justify="right" if column in right else "left", width=characters)
+    for row in cells:
+        table.add_row(*map(Text, row))
     console().print(table)
 
 

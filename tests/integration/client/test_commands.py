@@ -270,7 +270,8 @@ def test_an_output_that_fails_is_exit_code_1(ytk, fake, inputs):
     assert shown["ok"] is False
 
 
-def test_failed_sample_is_named(ytk, fake, inputs):
+def test_failed_sample_is_named(ytk, fake, inputs, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # each row on one line
     files.engine(inputs / "base.tgz")
     fake.answer(JobKind.ENGINE_VERIFY, outputs={"verify.json": files.verify_report(ok=False, samples=3)})
     assert "FAILED in sample 0" in verify(ytk, "base.tgz").out
