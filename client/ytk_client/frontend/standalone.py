@@ -19,7 +19,14 @@ from ytk_client.frontend.tensors import dtype_of
 from ytk_core.errors import UserError
 from ytk_core.files import atomic_write
 from ytk_core.formats.plugin_meta import Extent, Role
-from ytk_core.formats.region import EXTRA_FILE, RegionSpec, RegionTensor, encode_region_spec, region_digest
+from ytk_core.formats.region import (
+    EXTRA_FILE,
+    RegionSpec,
+    RegionTensor,
+    encode_region_spec,
+    operation_lines,
+    region_digest,
+)
 
 _ROLE_OF_KIND = {
     "USER_INPUT": Role.ACTIVATION,
@@ -170,7 +177,7 @@ def _spec(
         inputs=inputs,
         outputs=outputs,
         aten_ops=tuple(dict.fromkeys(str(node.target) for node in calls)),
-        digest=region_digest(ops=_lines(program), inputs=inputs, outputs=outputs),
+        digest=region_digest(ops=operation_lines(program.graph.nodes), inputs=inputs, outputs=outputs),
         torch_version=str(torch.__version__),
         module_path="",
         extents=tuple(
@@ -196,15 +203,3 @@ def _captured(extent: Any) -> int:
             hint="A kernel's output shapes follow from its inputs' shapes: pad to a fixed size, or leave this part out.",
         )
     return extent if isinstance(extent, int) else int(extent.node.hint)
-
-
-def _lines(program: torch.export.ExportedProgram) -> list[str]:
-    """Give one line per operation with operands numbered: what the digest knows of the computation."""
-    numbers: dict[str, str] = {}
-    lines = []
-    for count, node in enumerate(program.graph.nodes):
-        numbers[node.name] = f"%{count}"
-        if node.op in {"call_function", "output"}:
-            arguments = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: numbers[n.name])
-            lines.append(f"{numbers[node.name]} = {node.target}{arguments}")
-    return lines

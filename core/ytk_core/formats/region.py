@@ -6,9 +6,9 @@ A ``.pt2`` is a zip. torch executes code when it loads one, so everybody but the
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -79,6 +79,48 @@ def region_digest(
     }
     content = {"ops": list(ops), "inputs": border(inputs), "outputs": border(outputs), "constants": values}
     return digest_bytes(msgspec.json.encode(content, order="sorted"))
+
+
+class GraphNode(Protocol):
+    """A node of a traced graph, as ``torch.fx`` has it: what it is, and its operands, nodes among plain values."""
+
+    name: str
+    op: str
+    target: Any
+    args: Any
+    kwargs: Any
+
+
+def operation_lines(nodes: Iterable[GraphNode]) -> list[str]:
+    """Give one line per operation with operands numbered: what :func:`region_digest` knows of a traced computation.
+
+    Args:
+        nodes: In topological order, placeholders and the output among them; names do not show.
+    """
+    numbers: dict[str, str] = {}
+    lines = []
+    for count, node in enumerate(nodes):
+        numbers[node.name] = f"%{count}"
+        if node.op in {"call_function", "output"}:
+            arguments = _numbered((node.args, dict(node.kwargs)), type(node), numbers)
+            lines.append(f"{numbers[node.name]} = {node.target}{arguments}")
+    return lines
+
+
+def _numbered(value: Any, node: type, numbers: Mapping[str, str]) -> Any:
+    """Put the numbers of nodes into a nest of tuples, lists, dicts and slices."""
+    if isinstance(value, node):
+        return numbers[value.name]  # type: ignore[attr-defined] # of a node
+    if isinstance(value, tuple):
+        items = [_numbered(item, node, numbers) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, list):
+        return [_numbered(item, node, numbers) for item in value]
+    if isinstance(value, dict):
+        return {key: _numbered(item, node, numbers) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(*(_numbered(item, node, numbers) for item in (value.start, value.stop, value.step)))
+    return value
 
 
 def encode_region_spec(spec: RegionSpec) -> str:

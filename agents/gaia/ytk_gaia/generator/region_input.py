@@ -17,7 +17,7 @@ import torch
 from ytk_core.dtypes import DType
 from ytk_core.errors import FormatError, UserError
 from ytk_core.formats.plugin_meta import Role
-from ytk_core.formats.region import RegionSpec, RegionTensor, read_region_spec, region_digest
+from ytk_core.formats.region import RegionSpec, RegionTensor, operation_lines, read_region_spec, region_digest
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator.border import Border, KernelTensor
 from ytk_gaia.generator.dims import DimSymbols, captured_extent, check_axes, dynamic_axes
@@ -111,18 +111,6 @@ def _aten_ops(program: torch.export.ExportedProgram) -> list[str]:
     return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
 
 
-def _operation_lines(program: torch.export.ExportedProgram) -> list[str]:
-    """Give one line per operation with operands numbered: the part of the digest that does not depend on names."""
-    numbers: dict[str, str] = {}
-    lines = []
-    for count, node in enumerate(program.graph.nodes):
-        numbers[node.name] = f"%{count}"
-        if node.op in {"call_function", "output"}:
-            arguments = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: numbers[n.name])
-            lines.append(f"{numbers[node.name]} = {node.target}{arguments}")
-    return lines
-
-
 def derive_spec(program: torch.export.ExportedProgram, name: str) -> RegionSpec:
     """Describe a program that carries no spec: every placeholder is an input of the node, in the program's order.
 
@@ -156,7 +144,7 @@ def derive_spec(program: torch.export.ExportedProgram, name: str) -> RegionSpec:
     if not inputs or not outputs:
         msg = f"the region has {len(inputs)} tensor inputs and {len(outputs)} outputs; at least one of each is needed"
         raise UserError(msg, code="empty_region", hint=_HINT)
-    digest = region_digest(ops=_operation_lines(program), inputs=inputs, outputs=outputs)
+    digest = region_digest(ops=operation_lines(program.graph.nodes), inputs=inputs, outputs=outputs)
     ops = tuple(dict.fromkeys(_aten_ops(program)))
     version = str(torch.__version__)
     return RegionSpec(
