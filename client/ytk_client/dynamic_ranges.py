@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ytk_client.extent_bounds import bounds
 from ytk_core.errors import UserError
 from ytk_core.input_ranges import METADATA_KEY, InputRange, check_ranges, decode_ranges
 
@@ -38,7 +40,8 @@ def ranges_of(onnx_path: Path, given: Sequence[InputRange], arch: ArchSpec) -> t
 def check_plugins_take(onnx_path: Path, ranges: Sequence[InputRange], metas: Sequence[PluginMeta]) -> None:
     """Hold the ranges that reach a plugin's inputs against the extents that its kernel was tested for.
 
-    Only axes that are an input's own axis, by the name of their extent in the graph, can be followed.
+    An axis is followed by how the graph writes its extent: the name of an input's own axis, or an expression of such names
+    (``2*s0 + 1``). What shape inference gave a name of its own cannot be followed.
 
     Raises:
         UserError: ``preflight``: a plugin takes less than the model may be given.
@@ -52,20 +55,30 @@ def check_plugins_take(onnx_path: Path, ranges: Sequence[InputRange], metas: Seq
         name = (dims.get(each.input) or ())[each.axis : each.axis + 1]
         if name and isinstance(name[0], str):
             named[name[0]] = each
+    symbols = {name: (each.min, each.max) for name, each in named.items()}
     by_name = {(meta.plugin_namespace, meta.plugin_name): meta for meta in metas}
     for node in graph.node:
         meta = by_name.get((node.domain, node.op_type))
         for extent in meta.extents if meta is not None else ():
             axes = dims.get(node.input[extent.input]) if extent.input < len(node.input) else None
-            have = named.get(str(axes[extent.axis])) if axes and extent.axis < len(axes) else None
-            if have is None or (extent.min <= have.min and have.max <= extent.max):
+            written = axes[extent.axis] if axes and extent.axis < len(axes) else None
+            have = bounds(written, symbols) if isinstance(written, str) else None
+            if have is None or (extent.min <= have[0] and have[1] <= extent.max):
                 continue
             msg = (
-                f"{onnx_path}: axis {extent.axis} of input {extent.input} of {node.name} may be {have.min} to {have.max} "
-                f"({have.input}:{have.axis}), the plugin {node.domain}::{node.op_type} was tested for {extent.min} to {extent.max}"
+                f"{onnx_path}: axis {extent.axis} of input {extent.input} of {node.name} may be {have[0]} to {have[1]} "
+                f"({_whence(str(written), named)}), the plugin {node.domain}::{node.op_type} was tested for {extent.min} to {extent.max}"
             )
             hint = "Generate the kernel from the region of this model, or narrow the range with --dynamic."
             raise UserError(msg, code="preflight", hint=hint)
+
+
+def _whence(written: str, named: dict[str, InputRange]) -> str:
+    """Say which inputs' axes an extent comes from, with the expression where it is more than a name."""
+    if written in named:
+        return f"{named[written].input}:{named[written].axis}"
+    parts = [f"{name} = {each.input}:{each.axis}" for name, each in named.items() if re.search(rf"\b{name}\b", written)]
+    return f"{written}, {', '.join(parts)}" if parts else written
 
 
 def _read(path: Path, *, infer: bool = False) -> tuple[Any, dict[str, str]]:

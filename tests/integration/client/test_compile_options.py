@@ -132,6 +132,28 @@ def test_a_plugin_that_was_tested_for_less_than_the_model_may_be_given_is_named(
             dynamic_ranges.check_plugins_take(path, [BATCH], [tested])
 
 
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ("2*s7 + 1", r"may be 3 to 17 \(2\*s7 \+ 1, s7 = x:0\).*tested for 3 to 16"),
+        ("2*s7", ""),
+        ("s99 + 1", ""),
+    ],
+)
+def test_an_extent_that_is_an_expression_of_an_open_axis_is_followed(tmp_path, written, problem):
+    made = onnx.load(model(tmp_path / "model.onnx", [BATCH], plugin=True))
+    made.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [written, 3]))
+    made.graph.node[1].input[0] = "w"
+    onnx.save(made, tmp_path / "model.onnx")
+    extents = [Extent(input=0, axis=0, min=2 if problem == "" else 3, opt=8, max=16)]
+    tested = msgspec.structs.replace(files.kernel(plugin_name="Fold").meta, extents=extents)
+    if not problem:
+        dynamic_ranges.check_plugins_take(tmp_path / "model.onnx", [BATCH], [tested])
+        return
+    with pytest.raises(UserError, match=problem):
+        dynamic_ranges.check_plugins_take(tmp_path / "model.onnx", [BATCH], [tested])
+
+
 def test_inspect_tells_the_range_and_has_no_objection(tmp_path):
     found = inspect_file(model(tmp_path / "model.onnx", [BATCH]), Request.of("trt86"))
     kinds = {finding.kind: finding.message for finding in found.findings}
