@@ -2,7 +2,7 @@
 
 torch.export puts what happens in a context into a graph of its own, and torch's decomposition gives all of it the place of the context:
 a selector, a message and a profile would then see one module where there are many. What is inlined before keeps its own place.
-An autocast that is enabled stays for torch, which puts in its casts.
+An autocast that is enabled stays for torch, which puts in its casts (:func:`torch_adapter.decompose` keeps the places there).
 """
 
 from __future__ import annotations

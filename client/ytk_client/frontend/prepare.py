@@ -135,6 +135,9 @@ def _checked(request: PrepareRequest) -> tuple[TargetProfile, list[Selector]]:
     # Not `or`: an empty name is a shell variable that was not set, and no wish for the default.
     chosen = request.profile if request.profile is not None else request.arch
     profile = load_profile(DEFAULT_PROFILE if chosen is None else chosen)
+    if request.arch is not None and request.profile is None and "-" not in request.arch:
+        msg = f"-a is {request.arch!r}, which is a target profile and no arch spec"
+        raise UserError(msg, code="bad_option", hint=f"Give --target-profile {request.arch}.")
     if "" not in profile.domains:
         msg = f"the target {profile.name} takes no ONNX"
         raise UserError(msg, code="no_profile", hint="Choose a TensorRT, OpenVINO or ONNX Runtime target.")

@@ -110,7 +110,7 @@ def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
         UserError: ``decomposition_failed``: torch itself cannot.
     """
     try:
-        with quiet(), _scanned_once():
+        with quiet(), _scanned_once(), _autocast_by_node():
             program = _core._prepare_exported_program_for_export(program, registry=torchlib_registry())  # noqa: SLF001 - no public form
     except Exception as err:  # decompositions of several hundred operators raise anything
         first = str(err).strip().partition("\n")[0]
@@ -157,6 +157,25 @@ def _scanned_once() -> Iterator[None]:
             mock.patch.object(torch._ops.OperatorBase, "py_impl", _register_kernel),  # noqa: SLF001 - no public form
         ):
             yield
+
+
+@contextlib.contextmanager
+def _autocast_by_node() -> Iterator[None]:
+    """Let torch run what stands in an enabled autocast node by node.
+
+    It calls the graph of the context as one function, and every operator that comes out has the module and line of the
+    context. An interpreter says whose turn it is, and its operators' own place is taken over.
+    """
+    kind = type(torch.ops.higher_order.wrap_with_autocast)
+    whole = kind.__call__
+
+    def call(op: Any, device: str, dtype: Any, enabled: bool, cached: bool | None, body: Any, *args: Any) -> Any:
+        if isinstance(body, torch.fx.GraphModule):
+            return whole(op, device, dtype, enabled, cached, torch.fx.Interpreter(body).run, *args)
+        return whole(op, device, dtype, enabled, cached, body, *args)
+
+    with mock.patch.object(kind, "__call__", call):
+        yield
 
 
 _py_impl = torch._ops.OperatorBase.py_impl  # noqa: SLF001 - as above

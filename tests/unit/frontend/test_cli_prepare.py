@@ -8,7 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from ytk_client.cli.prepare import prepare
-from ytk_client.frontend import table
+from ytk_client.frontend import PrepareRequest, table
+from ytk_client.frontend import prepare as prepare_model
+from ytk_core.errors import UserError
 from ytk_core.formats.prepare_outputs import Candidate, CandidateReason, PluginRow, read_plugins
 from ytk_core.formats.reference import read_reference
 
@@ -134,6 +136,19 @@ def test_json_output_is_the_whole_report(tmp_path):
     assert row is not None
     assert row.iterations >= 1
     assert 0 < row.min_ms <= row.p50_ms <= row.max_ms
+
+
+def test_a_profile_is_no_arch_spec(tmp_path):
+    request = PrepareRequest(
+        model=tmp_path / "m.py",
+        onnx_out=tmp_path / "m.onnx",
+        npz_out=tmp_path / "m.npz",
+        reference_out=tmp_path / "r.npz",
+        arch="trt86",
+    )
+    with pytest.raises(UserError, match="no arch spec") as caught:
+        prepare_model(request)
+    assert "--target-profile trt86" in caught.value.hint
 
 
 def test_arch_and_profile_exclude_each_other(tmp_path):

@@ -66,6 +66,17 @@ def test_an_enabled_autocast_has_its_casts_and_what_is_disabled_inside_of_it_has
     assert onnx.TensorProto.BFLOAT16 in types.values()
 
 
+def test_what_happens_in_an_enabled_autocast_keeps_its_module(run_prepare):
+    source = MODEL.format(context=ON, body="torch.special.i0(self.q(x).float())")
+    report, out = run_prepare(source, profile="trt1015", samples=1)
+    paths = {each.proposed_op: [site.module_path for site in each.call_site_shapes] for each in report.candidates}
+    assert paths == {"yasp::I0": ["first", "second"]}
+    nodes = [node for node in read_fx_nodes(out / "fx_nodes.json") if node.op == "call_function"]
+    assert [node.module_path for node in nodes if "linear" in node.target] == ["first.q", "second.q"]
+    casts = [node.module_path for node in nodes if "_to_copy" in node.target]
+    assert {"first.q", "second.q"} <= set(casts), "the casts belong to modules, too"
+
+
 HIDDEN = {
     "checkpoint": (
         "torch.utils.checkpoint.checkpoint(lambda y: torch.special.i0(self.q(y)), x, use_reentrant=False)",
