@@ -263,8 +263,13 @@ class FakeController:
             self._news.notify_all()
 
     @asynccontextmanager
-    async def serving(self, method: str, context: Any) -> AsyncIterator[None]:
-        """Wrap one call with its faults and turn errors into statuses."""
+    async def serving(
+        self, method: str, context: Any, hear_out: AsyncIterator[Any] | None = None
+    ) -> AsyncIterator[None]:
+        """Wrap one call with its faults and turn errors into statuses.
+
+        A stream is heard out before it is refused, as a real controller does: grpc.aio loses the status where it still writes.
+        """
         faults = self._faults[method]
         fault = faults.popleft() if faults else Fault()
         await self.note(method)
@@ -272,6 +277,8 @@ class FakeController:
             if fault.hold is not None:
                 await fault.hold.wait()
             if fault.error is not None:
+                async for _ in hear_out or _nothing():
+                    pass
                 raise fault.error
             if fault.status is not None and not fault.after:
                 await context.abort(fault.status, "fault of the test")
@@ -346,6 +353,11 @@ class FakeController:
 
     def closed(self, stream: _Stream) -> None:
         self._streams.remove(stream)
+
+
+async def _nothing() -> AsyncIterator[Any]:
+    return
+    yield
 
 
 class _Stream:
@@ -480,7 +492,7 @@ class _Artifacts(artifacts_pb2_grpc.ArtifactServiceServicer):
 
     async def WriteArtifact(self, request: Any, context: Any) -> artifacts_pb2.WriteArtifactResponse:
         fake = self._fake
-        async with fake.serving("WriteArtifact", context):
+        async with fake.serving("WriteArtifact", context, hear_out=request):
             first = await anext(request)
             part = fake.parts.setdefault(first.digest, bytearray())
             if first.offset != len(part):

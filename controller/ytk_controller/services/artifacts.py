@@ -14,7 +14,7 @@ from ytk_proto.v1 import artifacts_pb2 as pb
 from ytk_proto.v1 import artifacts_pb2_grpc
 
 # Long enough for what is under way, short enough that a sender with a gigabyte left is told to stop.
-_HEARD_OUT_S = 1.0
+_HEARD_OUT_S = 5.0
 
 
 class ArtifactServicer(artifacts_pb2_grpc.ArtifactServiceServicer):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tenacity
 
 from ytk_core.artifacts import ArtifactClient, SyncArtifactClient
 from ytk_core.channels import aio_channel, sync_channel
@@ -24,8 +25,9 @@ Call = Callable[..., Awaitable[Any]]
 
 
 @pytest.fixture(params=["aio", "blocking"])
-async def client(request: pytest.FixtureRequest, fake: FakeController) -> Any:
-    """Give ``call(method, *args, **kwargs)`` over either client."""
+async def client(request: pytest.FixtureRequest, fake: FakeController, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give ``call(method, *args, **kwargs)`` over either client, which waits for nothing between two attempts."""
+    monkeypatch.setattr("ytk_core.artifacts._BACKOFF", tenacity.wait_none())
     if request.param == "aio":
         async with aio_channel(fake.address) as channel:
             each = ArtifactClient(channel)

@@ -13,7 +13,7 @@ from ytk_core.errors import BoardError, RemoteError, UserError
 from ytk_core.jobs import JobKind, JobSpec, JobState
 from ytk_core.workers import JobView
 
-QUICK = Patience(first_wait_s=0.02, longest_wait_s=0.1, give_up_s=20.0)
+QUICK = Patience(first_wait_s=0.02, longest_wait_s=0.1, give_up_s=240.0)
 
 
 @pytest.fixture
@@ -166,5 +166,5 @@ def test_following_can_be_abandoned(connect, fake):
     names = [thread.name for thread in threading.enumerate() if thread.name.startswith("ytk-")]
     for thread in threading.enumerate():
         if thread.name in names:
-            thread.join(5.0)
+            thread.join(240.0)
             assert not thread.is_alive()
