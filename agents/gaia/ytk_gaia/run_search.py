@@ -70,7 +70,7 @@ async def search(
         left, number = rungs.go_on(done, pool.reference), number + 1
         if not left:
             break
-        if len(left) <= rungs.BATCH_SIZE:
+        if len(left) <= rungs.LAST_SIZE:
             number = count - 1
             left = rungs.with_relatives(left, pool, asked, found.evaluations)
             asked += [name for name in left if name not in asked]

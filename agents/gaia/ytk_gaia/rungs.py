@@ -14,13 +14,15 @@ from ytk_gaia.evaluator.halving import FINALISTS
 from ytk_gaia.evaluator.verdicts import CandidateResult, Evaluation, Verdict
 from ytk_gaia.order import relatives
 
-BATCH_SIZE = 12
+BATCH_SIZE = 16
 """Candidates of one job besides the reference. Small: a lost worker loses one batch, and more workers can take part."""
+LAST_SIZE = 10
+"""Of the last batch, which has to name the winner."""
 KEPT_SHARE = 0.25
 """Part of a rung that goes on. Small: what is not among the fastest quarter is not the fastest, whatever the noise."""
 LEAST_BATCH_S = 8.0
 """Shorter batches compile and then have no time left to measure: a small budget has fewer, and says what it left out."""
-_LAST_SHARE = 0.4
+_LAST_SHARE = 0.5
 """Of the budget, what the last rung gets: it alone names the winner."""
 _SHRINKS = 0.4
 """The budget of a rung before the last, relative to the one before."""
@@ -73,7 +75,7 @@ def first_rung(pool: Pool, budget_s: float) -> list[str]:
         budget_s: Of the whole search.
     """
     room, others = pool.room, pool.others
-    if min(len(others), room) <= BATCH_SIZE:
+    if min(len(others), room) <= LAST_SIZE:
         return others[:room]
     seen: set[tuple[str, ...]] = set()
     scouts = []
@@ -85,7 +87,7 @@ def first_rung(pool: Pool, budget_s: float) -> list[str]:
     count = rung_count(len(scouts), more=True)
     batches = max(1, int(budget_s * share(0, count) / LEAST_BATCH_S))
     # Of few places some are for what turns out to be worth a second look.
-    return scouts[: min(batches * BATCH_SIZE, room - min(BATCH_SIZE // 2, room // 4) if pool.traits else room)]
+    return scouts[: min(batches * BATCH_SIZE, room - min(LAST_SIZE // 2, room // 4) if pool.traits else room)]
 
 
 def rung_count(candidates: int, *, more: bool = False) -> int:
@@ -96,7 +98,7 @@ def rung_count(candidates: int, *, more: bool = False) -> int:
         more: Whether there are others, which may come into the last one: then that is not the first.
     """
     count = 1
-    while candidates > BATCH_SIZE or (more and count == 1):
+    while candidates > (LAST_SIZE if count > 1 else BATCH_SIZE) or (more and count == 1):
         candidates = _kept(candidates)
         count += 1
     return count
@@ -133,11 +135,20 @@ def deal(ids: Sequence[str], reference: str, budget_s: float) -> list[Batch]:
     return [Batch(group, budget_s * len(group) / total) for group in found if group]
 
 
-def score(results: Iterable[CandidateResult]) -> dict[str, float]:
+def score(results: Iterable[CandidateResult], *, looked: bool = False) -> dict[str, float]:
     """Give the figure by which candidates of several evaluations are compared: the time relative to the reference.
 
     Where the reference itself failed somewhere, plain medians have to do.
+
+    Args:
+        results: Of any number of evaluations.
+        looked: Whether those count as well that a worker had a first look at and did not measure in full.
     """
+    results = list(results)
+    if looked:
+        seen = [r for r in results if r.baseline is not None]
+        if all(r in seen for r in results if r.verdict is Verdict.PASSED):
+            return {r.id: r.baseline.median for r in seen if r.baseline is not None}
     passed = [r for r in results if r.verdict is Verdict.PASSED and r.median_ms is not None]
     if all(r.baseline is not None for r in passed):
         return {r.id: r.baseline.median for r in passed if r.baseline is not None}
@@ -152,7 +163,7 @@ def go_on(evaluations: Sequence[Evaluation], reference: str) -> list[str]:
         reference: Takes part in every batch anyway and needs no place.
     """
     results = {c.id: c for e in evaluations for c in e.candidates}
-    figures = score(c for c in results.values() if c.id != reference)
+    figures = score((c for c in results.values() if c.id != reference), looked=True)
     ranked = sorted(figures, key=lambda name: (figures[name], name))
     return ranked[: _kept(len(results) - (reference in results))]
 
@@ -169,18 +180,18 @@ def with_relatives(
         judged: All evaluations so far.
     """
     verdicts = {c.id: c.verdict for e in judged for c in e.candidates}
-    slow = {c.id for e in judged for c in e.candidates if c.verdict is Verdict.NO_EVIDENCE and c.processes}
+    slow = {c.id for e in judged for c in e.candidates if c.baseline is not None or c.processes}
     open_ones = [
         name
         for name in pool.others
         if verdicts.get(name, Verdict.NO_EVIDENCE) is Verdict.NO_EVIDENCE and name not in slow and name not in best_ones
     ]
-    room = min(BATCH_SIZE - len(best_ones), pool.limit - len({*asked, pool.reference} - {""}))
+    room = min(LAST_SIZE - len(best_ones), pool.limit - len({*asked, pool.reference} - {""}))
     # Who was asked for and had no time is counted already.
     near = relatives(best_ones, open_ones, dict(pool.traits or {}))
     chosen: list[str] = []
     for name in near:
-        if len(best_ones) + len(chosen) >= BATCH_SIZE:
+        if len(best_ones) + len(chosen) >= LAST_SIZE:
             break
         if name in asked:
             chosen.append(name)

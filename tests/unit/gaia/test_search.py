@@ -91,11 +91,20 @@ def test_what_is_right_on_the_emulation_is_ordered_by_static_facts():
 
     found = [candidate("a", 8, 20), candidate("b", 0, 40), candidate("c", 0, 30), failed("d")]
     assert [r.id for r in rank(found)] == ["c", "b", "a"]
+    # Launches and memory traffic on paper come before registers, and after spills.
+    assert [r.id for r in rank(found, {"a": 1.0, "b": 5.0, "c": 9.0})] == ["b", "c", "a"]
     judged = msgspec.structs.replace(evaluation(*found), emulated=True)
     report = make_report(generated("a", "b", "c", "d"), [[judged]], config={}, arch_spec=ARCH)
     assert report.winner == "c"
     assert report.why.startswith("not measured")
     assert report.candidates[2].device.kernels[0].registers == 30
+    made = generated("a", "b", "c", "d")
+    for each, us in zip(made["candidates"], (1.0, 5.0, 9.0, 1.0), strict=True):
+        each |= {"launches": 1, "traffic_bytes": 4096, "paper_us": us}
+    report = make_report(made, [[judged]], config={}, arch_spec=ARCH)
+    assert report.winner == "b"
+    assert report.why.endswith("1 launches a call, 4096 B of memory traffic, 5.0 us on paper")
+    assert (report.candidates[1].launches, report.candidates[1].paper_us) == (1, 5.0)
     assert report.measurements[0]["emulated"] is True
 
 

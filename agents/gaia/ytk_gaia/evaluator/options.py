@@ -29,6 +29,7 @@ class JudgeOptions:
         baseline: Id of the candidate that all others are compared with; empty: none.
         rates: Record of this machine's memory rates (:mod:`.machine_rates`); None: this moment's alone.
         compiled: Libraries that were compiled before; None: every candidate is compiled.
+        in_full: Whether every candidate is measured in full, however slow; otherwise those that a first look shows far behind are not.
         progress: Told the share that is done, and the best so far.
     """
 
@@ -41,4 +42,5 @@ class JudgeOptions:
     baseline: str = ""
     rates: Path | None = None
     compiled: Compiled | None = None
+    in_full: bool = False
     progress: Callable[[float, str], None] = _silent
