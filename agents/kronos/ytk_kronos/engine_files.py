@@ -10,6 +10,7 @@ from ytk_core.conditions import Conditions
 from ytk_core.formats import codec
 from ytk_core.formats.benchmark import BenchmarkRow, LayerTime
 from ytk_core.formats.reference import TensorInfo
+from ytk_core.formats.verify_report import PluginUse
 from ytk_core.input_ranges import InputRange
 
 SCHEMA_VERSION = 1
@@ -81,7 +82,7 @@ class ProfileFile(_Struct, frozen=True, kw_only=True):
     """``profile.json``: mean time per layer, in ms, in execution order.
 
     ``end_to_end_ms`` is the mean time of the same runs; ``gap_ms = end_to_end_ms - layer_sum_ms`` is what no layer accounts
-    for. Nothing is ever scaled to make them agree.
+    for. Nothing is ever scaled to make them agree. ``plugins``: whether each plugin's kernel was called in the benchmark's runs.
     """
 
     layers: tuple[LayerTime, ...]
@@ -89,6 +90,7 @@ class ProfileFile(_Struct, frozen=True, kw_only=True):
     layer_sum_ms: float
     gap_ms: float
     conditions: Conditions
+    plugins: tuple[PluginUse, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
 

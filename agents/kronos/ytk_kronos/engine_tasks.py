@@ -17,10 +17,11 @@ from ytk_core.errors import NotAvailableError
 from ytk_core.formats import codec
 from ytk_core.formats.engine_bundle import SCHEMA_VERSION as MANIFEST_SCHEMA_VERSION
 from ytk_core.formats.engine_bundle import EngineManifest
+from ytk_core.formats.verify_report import PluginUse
 from ytk_core.formats.weights_npz import read_arrays, write_weights
 from ytk_core.input_ranges import InputRange
 from ytk_kronos import checks, engine_files, layer_names, measure, onnx_model
-from ytk_kronos.engine_files import BenchmarkFile, LayersFile
+from ytk_kronos.engine_files import BenchmarkFile, Layer, LayersFile
 from ytk_kronos.engines.base import Arrays, Engine, EngineOptions, LoadedEngine, PluginFile
 from ytk_kronos.task_types import INPUTS, OUT, OUTPUTS, RUN, BuildTask, Measuring, RunFile, RunTask, decode, sample_key
 
@@ -64,11 +65,13 @@ def build_engine(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
             ranges=spec.ranges,
         )
         report_progress(0.5, "measuring")
-        row = _benchmark(loaded, spec.measuring, engine, "engine", log, ranges=spec.ranges)
+        measured = _benchmark(loaded, spec.measuring, engine, "engine", log, ranges=spec.ranges)
+        uses = _uses(measured, mapped, layers, log)
+        layer_names.check_kernels_called(uses)
         del loaded
         # The profile is of the engine file, loaded again: what ships is what is shown.
         opened = Opened(engine=engine, engine_file=engine_file, plugins=plugins, options=options, layers=layers)
-        _write_measured(opened, row, spec.measuring, out, log)
+        _write_measured(opened, measured.row, uses, spec.measuring, out, log)
     return {}
 
 
@@ -89,15 +92,13 @@ def profile_engine(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
     with _log_to(out / engine_files.LOG_MEMBER) as log:
         opened = Opened.read(spec, workdir)
         log(f"loading with {opened.engine.name} {opened.engine.version} for {opened.options.arch}")
-        row = _benchmark(
-            opened.load(layer_times=False),
-            spec.measuring,
-            opened.engine,
-            spec.name,
-            log,
-            ranges=opened.layers.ranges,
-        )
-        _write_measured(opened, row, spec.measuring, out, log)
+        loaded = opened.load(layer_times=False)
+        measured = _benchmark(loaded, spec.measuring, opened.engine, spec.name, log, ranges=opened.layers.ranges)
+        mapped = layer_names.map_layers(loaded.layers(), opened.layers.onnx_names, opened.layers.plugin_nodes)
+        uses = _uses(measured, mapped, opened.layers, log)
+        layer_names.check_kernels_called(uses)
+        del loaded
+        _write_measured(opened, measured.row, uses, spec.measuring, out, log)
     return {}
 
 
@@ -121,17 +122,19 @@ def run_samples(task: dict[str, Any], workdir: Path) -> dict[str, Any]:
         loaded = opened.load(layer_times=False)
         mapped = layer_names.map_layers(loaded.layers(), opened.layers.onnx_names, opened.layers.plugin_nodes)
         arrays: dict[str, np.ndarray[Any, Any]] = {}
+        counter = _CallCounter(loaded)
         for index, inputs in enumerate(samples):
             for name, value in loaded.run(inputs).items():
                 arrays[sample_key(index, name)] = value
             report_progress(0.6 * (index + 1) / len(samples), f"sample {index + 1} of {len(samples)}")
         write_weights(out / OUTPUTS, arrays)
-        row = _benchmark(loaded, spec.measuring, opened.engine, spec.name, log, samples[0])
+        measured = _benchmark(loaded, spec.measuring, opened.engine, spec.name, log, samples[0])
+        measured = dataclasses.replace(measured, calls=counter.calls(), runs=counter.runs())
     ran = RunFile(
         outputs=tuple(info.name for info in loaded.outputs),
         samples=len(samples),
-        benchmark=row,
-        plugins=layer_names.plugin_uses(mapped, opened.layers.plugin_nodes),
+        benchmark=measured.row,
+        plugins=_uses(measured, mapped, opened.layers, print),
     )
     codec.write_json(out / RUN, ran)
     return {}
@@ -220,6 +223,47 @@ def _plan(measuring: Measuring, engine: Engine) -> measure.Plan:
     )
 
 
+class _CallCounter:
+    """Counts the calls of kernels, and the engine's runs, from now on. Runs that failed before, in search of inputs, do not count."""
+
+    def __init__(self, loaded: LoadedEngine) -> None:
+        self._loaded = loaded
+        self._calls, self._runs = loaded.plugin_calls(), loaded.runs
+
+    def calls(self) -> dict[str, int] | None:
+        """Give the calls since, by layer; None: the engine does not count."""
+        now = self._loaded.plugin_calls()
+        if now is None or self._calls is None:
+            return None
+        return {name: count - self._calls.get(name, 0) for name, count in now.items()}
+
+    def runs(self) -> int:
+        """Give the runs since."""
+        return self._loaded.runs - self._runs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """A benchmark, and what the host counted meanwhile: ``calls`` by layer in ``runs`` runs."""
+
+    row: BenchmarkFile
+    calls: dict[str, int] | None
+    runs: int
+
+
+def _uses(
+    measured: _Measured, mapped: Sequence[Layer], layers: LayersFile, log: Callable[[str], None]
+) -> tuple[PluginUse, ...]:
+    """Say of each plugin whether its kernel ran, and how often."""
+    calls = None if measured.calls is None else layer_names.calls_by_node(measured.calls, layers.onnx_names)
+    uses = layer_names.plugin_uses(mapped, layers.plugin_nodes, calls, measured.runs)
+    for use in uses:
+        if use.calls is not None:
+            usual = ", which is not once a node and run" if use.unusual else ""
+            log(f"plugin {use.placeholder}: {use.calls} kernel calls of {use.nodes} nodes in {use.runs} runs{usual}")
+    return uses
+
+
 def _benchmark(
     loaded: LoadedEngine,
     measuring: Measuring,
@@ -229,7 +273,7 @@ def _benchmark(
     inputs: Arrays | None = None,
     *,
     ranges: Sequence[InputRange] = (),
-) -> BenchmarkFile:
+) -> _Measured:
     if inputs is None:
         inputs, extent = measure.usable_inputs(loaded, ranges)
         if ranges:
@@ -237,6 +281,7 @@ def _benchmark(
             log(f"measured at the usual extents: {usual}")
         if extent is not None:
             log(f"dynamic axes of unknown range are measured at the extent {extent}")
+    counter = _CallCounter(loaded)
     taken = measure.benchmark(loaded, inputs, _plan(measuring, engine), name)
     row = taken.row
     log(
@@ -244,11 +289,16 @@ def _benchmark(
     )
     if not taken.conditions.stable:
         log(f"unstable: {taken.conditions.reason}")
-    return taken
+    return _Measured(row=taken, calls=counter.calls(), runs=counter.runs())
 
 
 def _write_measured(
-    opened: Opened, row: BenchmarkFile, measuring: Measuring, out: Path, log: Callable[[str], None]
+    opened: Opened,
+    row: BenchmarkFile,
+    uses: tuple[PluginUse, ...],
+    measuring: Measuring,
+    out: Path,
+    log: Callable[[str], None],
 ) -> None:
     """Profile, and write ``layers.json``, ``benchmark.json`` and ``profile.json``."""
     report_progress(0.7, "profiling")
@@ -264,7 +314,7 @@ def _write_measured(
     )
     codec.write_json(out / engine_files.LAYERS_MEMBER, msgspec.structs.replace(layers, layers=mapped))
     codec.write_json(out / engine_files.BENCHMARK_MEMBER, row)
-    codec.write_json(out / engine_files.PROFILE_MEMBER, profile)
+    codec.write_json(out / engine_files.PROFILE_MEMBER, msgspec.structs.replace(profile, plugins=uses))
 
 
 def _read_samples(path: Path) -> list[dict[str, np.ndarray[Any, Any]]]:

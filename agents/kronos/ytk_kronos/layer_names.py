@@ -45,17 +45,67 @@ def map_layers(
     return tuple(mapped)
 
 
-def plugin_uses(layers: Iterable[Layer], plugin_nodes: Iterable[PluginNode]) -> tuple[PluginUse, ...]:
-    """Count, per placeholder, its nodes and those of them that are plugin layers; nested nodes count as used.
+def calls_by_node(calls: Mapping[str, int], names: Mapping[str, str]) -> dict[str, int]:
+    """Give calls by ONNX node, from those by the engine's layer names (:meth:`ytk_kronos.engines.base.LoadedEngine.plugin_calls`)."""
+    found: dict[str, int] = {}
+    for layer, count in calls.items():
+        node = _lookup(layer, names)
+        if node is not None:
+            found[node] = found.get(node, 0) + count
+    return found
 
-    Engines do not list the layers of a loop's or branch's body.
+
+def plugin_uses(
+    layers: Iterable[Layer],
+    plugin_nodes: Iterable[PluginNode],
+    calls: Mapping[str, int] | None = None,
+    runs: int = 0,
+) -> tuple[PluginUse, ...]:
+    """Count, per placeholder, its nodes, those of them that are plugin layers, and the calls of their kernels.
+
+    Nested nodes count as layers: engines do not list the layers of a loop's or branch's body. Whether their kernel ran is the
+    branch's decision, so they are never idle.
+
+    Args:
+        layers: Mapped.
+        plugin_nodes: The graph's custom nodes.
+        calls: By ONNX node, over ``runs`` runs; None: the engine does not count.
+        runs: How often the engine ran.
     """
     ran = {node for layer in layers if layer.plugin for node in layer.onnx_nodes}
-    counts: dict[str, tuple[int, int]] = {}
+    by_name: dict[str, list[PluginNode]] = {}
     for node in plugin_nodes:
-        nodes, used = counts.get(node.placeholder, (0, 0))
-        counts[node.placeholder] = (nodes + 1, used + (node.nested or node.name in ran))
-    return tuple(PluginUse(placeholder=name, nodes=n, layers=used) for name, (n, used) in sorted(counts.items()))
+        by_name.setdefault(node.placeholder, []).append(node)
+    return tuple(
+        PluginUse(
+            placeholder=name,
+            nodes=len(nodes),
+            layers=sum(node.nested or node.name in ran for node in nodes),
+            calls=None if calls is None else sum(calls.get(node.name, 0) for node in nodes),
+            runs=runs,
+            idle=()
+            if calls is None or not runs
+            else tuple(node.name for node in nodes if not node.nested and not calls.get(node.name)),
+            nested=sum(node.nested for node in nodes),
+        )
+        for name, nodes in sorted(by_name.items())
+    )
+
+
+def check_kernels_called(uses: Iterable[PluginUse]) -> None:
+    """Check that the kernel of every plugin node was called: a layer that carries its name is no proof.
+
+    Raises:
+        UserError: ``plugin_not_used``: names the nodes, and how often the engine ran.
+    """
+    for use in uses:
+        if use.idle:
+            more = f" and {len(use.idle) - 5} more" if len(use.idle) > 5 else ""
+            raise UserError(
+                f"the kernel of {use.placeholder} was never called in {use.runs} runs of the engine, for {', '.join(use.idle[:5])}{more}",
+                code="plugin_not_used",
+                hint="The engine folded the node away or computed it by other means; what was timed is not your kernel.",
+            )
 
 
 def check_plugins_used(layers: Iterable[Layer], plugin_nodes: Sequence[PluginNode]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ytk_client.api import Client, Submitted
     from ytk_core.formats.benchmark import BenchmarkRow
     from ytk_core.formats.reference import Reference
-    from ytk_core.formats.verify_report import OutputAccuracy, VerifyReport
+    from ytk_core.formats.verify_report import OutputAccuracy, PluginUse, VerifyReport
     from ytk_core.jobs import JobSpec
 
 
@@ -196,20 +196,32 @@ def _print(wanted: Reference, verified: Sequence[_Verified]) -> None:
         right=("Samples", *figures),
     )
     plugins = [
-        (entry.label, use.placeholder, use.nodes, use.layers, "ok" if use.ok else "NOT USED")
+        (entry.label, use.placeholder, use.nodes, use.layers, _calls_a_run(use), _use_verdict(use))
         for entry in verified
         for use in entry.report.plugins
     ]
     if plugins:
         click.echo()
         print_table(
-            ("Bundle", "Plugin", "Nodes", "Plugin layers", "Verdict"),
+            ("Bundle", "Plugin", "Nodes", "Plugin layers", "Kernel calls a run", "Verdict"),
             plugins,
             title="Plugins in the engine",
-            right=("Nodes", "Plugin layers"),
+            right=("Nodes", "Plugin layers", "Kernel calls a run"),
         )
     for entry in verified:
         _conclude(entry)
+
+
+def _calls_a_run(use: PluginUse) -> str:
+    return f"{use.calls / use.runs:.4g}" if use.calls is not None and use.runs else "-"
+
+
+def _use_verdict(use: PluginUse) -> str:
+    if use.idle:
+        return f"NOT USED: never called for {', '.join(use.idle[:3])}"
+    if not use.ok:
+        return "NOT USED"
+    return "ok, but not once a node and run" if use.unusual else "ok"
 
 
 def _times(label: str, row: BenchmarkRow) -> tuple[str, ...]:

@@ -35,17 +35,31 @@ class OutputAccuracy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     note: str = ""
 
 
-class PluginUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Whether a placeholder node really ran as its plugin in the engine."""
+class PluginUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Whether a placeholder node really ran as its plugin in the engine.
+
+    ``layers``: how many of its ``nodes`` are plugin layers. ``calls``: how often their kernels were called in ``runs`` runs; None: the
+    engine does not count. ``idle``: nodes whose kernel was never called. ``nested``: how many nodes are inside a loop or branch, which
+    decides how often they are called.
+    """
 
     placeholder: str
     nodes: int
     layers: int
+    calls: int | None = None
+    runs: int = 0
+    idle: tuple[str, ...] = ()
+    nested: int = 0
 
     @property
     def ok(self) -> bool:
-        """Whether every node is a plugin layer."""
-        return self.layers >= self.nodes
+        """Whether every node is a plugin layer whose kernel was called."""
+        return self.layers >= self.nodes and not self.idle
+
+    @property
+    def unusual(self) -> bool:
+        """Whether the kernels were called more or less often than once a node and run, and no loop or branch explains it."""
+        return self.calls is not None and not self.nested and self.calls != self.nodes * self.runs
 
 
 class VerifyReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

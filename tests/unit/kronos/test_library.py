@@ -117,6 +117,8 @@ def test_a_bundles_measurements_are_complete(bundle):
     assert profile.end_to_end_ms > 0
     row = msgspec.convert(read_json_member(bundle, "benchmark.json"), BenchmarkFile).row
     assert row.iterations == 5
+    counted = {use.placeholder: (use.nodes, use.calls, use.runs, use.ok, use.unusual) for use in profile.plugins}
+    assert counted == dict.fromkeys(("yasp::Same", "yasp::Scale"), (1, 7, 7, True, False))
     assert 0 < row.min_ms <= row.mean_ms <= row.max_ms
 
 

@@ -76,6 +76,16 @@ class LoadedEngine(Protocol):
     def outputs(self) -> tuple[TensorInfo, ...]:
         """Graph outputs in the model's order."""
 
+    @property
+    def runs(self) -> int:
+        """How often the engine has run to its end."""
+
+    def plugin_calls(self) -> dict[str, int] | None:
+        """Give how often the kernel behind each plugin layer was called so far in this process, by the layer's name.
+
+        A layer whose kernel was never called is not in it. None: the engine does not count.
+        """
+
     def layers(self) -> tuple[Layer, ...]:
         """Give the engine's layers in execution order, as the engine itself reports them."""
 

@@ -85,6 +85,7 @@ class OpenVinoEngine:
 
     def __init__(self, host_library: Path | None) -> None:
         self._host_library = host_library
+        self._host: Any = None
 
     @property
     def version(self) -> str:
@@ -105,7 +106,7 @@ class OpenVinoEngine:
             compiled = core.compile_model(core.read_model(str(model)), _DEVICE, _properties(hint, options))
         except RuntimeError as err:
             raise _translate(err, "engine_refused", f"OpenVINO does not accept {model.name}") from err
-        return _checked(compiled, hint, options)
+        return _checked(compiled, hint, options, self._host if plugins else None)
 
     def load(self, engine_file: Path, plugins: Sequence[PluginFile], options: EngineOptions) -> OpenVinoLoaded:
         """Import an engine file; see :class:`ytk_kronos.engines.base.Engine`."""
@@ -115,7 +116,7 @@ class OpenVinoEngine:
             compiled = core.import_model(engine_file.read_bytes(), _DEVICE, _properties(hint, options))
         except RuntimeError as err:
             raise _translate(err, "bad_engine_file", f"OpenVINO cannot import {engine_file.name}") from err
-        return _checked(compiled, hint, options)
+        return _checked(compiled, hint, options, self._host if plugins else None)
 
     def _hint(self, options: EngineOptions) -> str:
         if options.precision not in self.precisions(options.arch):
@@ -136,6 +137,8 @@ class OpenVinoEngine:
             text = problem.decode(errors="replace")
             raise _host_error(text) or ToolkitError(f"the engine host library failed: {text}")
         library.ytk_host_registered.restype = ctypes.c_char_p
+        library.ytk_host_calls.restype = ctypes.c_char_p
+        self._host = library
         for index, plugin in enumerate(plugins):
             registered = library.ytk_host_registered(index).decode(errors="replace")
             if registered != f"{plugin.placeholder} {plugin.version}":
@@ -149,16 +152,31 @@ class OpenVinoEngine:
 
 
 class OpenVinoLoaded:
-    """A compiled model with one request."""
+    """A compiled model with one request. ``host``: the host library; None: there are no plugins."""
 
-    def __init__(self, compiled: Any) -> None:
+    def __init__(self, compiled: Any, host: Any = None) -> None:
         self._compiled = compiled
+        self._host = host
         self._request = compiled.create_infer_request()
         self._runs = 0
         # The request reads the bound arrays' memory and does not keep them alive.
         self._bound: list[np.ndarray[Any, Any]] = []
         self.inputs = tuple(_tensor_info(port) for port in compiled.inputs)
         self.outputs = tuple(_tensor_info(port) for port in compiled.outputs)
+
+    @property
+    def runs(self) -> int:
+        """How often the engine has run to its end."""
+        return self._runs
+
+    def plugin_calls(self) -> dict[str, int]:
+        """Give the calls of each plugin layer's kernel so far, as the host library counted them."""
+        calls: dict[str, int] = {}
+        text = b"" if self._host is None else self._host.ytk_host_calls()
+        for line in text.decode(errors="replace").split("\x1e")[:-1]:
+            _plugin, node, count = line.split("\x1f")
+            calls[node] = calls.get(node, 0) + int(count)
+        return calls
 
     def layers(self) -> tuple[Layer, ...]:
         """Give the layers of the runtime model."""
@@ -245,7 +263,7 @@ def _properties(hint: str, options: EngineOptions) -> dict[str, Any]:
     }
 
 
-def _checked(compiled: Any, hint: str, options: EngineOptions) -> OpenVinoLoaded:
+def _checked(compiled: Any, hint: str, options: EngineOptions, host: Any) -> OpenVinoLoaded:
     """Read back what the device really does: a hint is a hint."""
     effective = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     if effective != hint:
@@ -254,7 +272,7 @@ def _checked(compiled: Any, hint: str, options: EngineOptions) -> OpenVinoLoaded
             code="precision_changed",
             hint="Report this worker.",
         )
-    loaded = OpenVinoLoaded(compiled)
+    loaded = OpenVinoLoaded(compiled, host)
     wider = _WIDER_THAN.get(options.arch.device, ()) if options.arch.device != host_device_levels()[0] else ()
     for layer in loaded.layers():
         if any(word in layer.exec_type for word in wider):

@@ -4,8 +4,10 @@
 // process that reads the ONNX or imports an exported blob.
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <openvino/core/extension.hpp>
 #include <openvino/core/op_extension.hpp>
 #include <openvino/frontend/onnx/extension/conversion.hpp>
@@ -120,10 +122,55 @@ class Edge {
   std::vector<std::unique_ptr<ytk::WorkspacePool::Lease>> leases_;
 };
 
+// How often the kernel of one node was called. An engine may drop a node, or compute it by other means: what counts is
+// whether the kernel ran. Clones of a node, which an engine makes at will, share one.
+struct Calls {
+  std::string plugin;
+  std::string node;
+  std::atomic<int64_t> count{0};
+};
+
+using CallsPtr = std::shared_ptr<Calls>;
+
+// Every node whose kernel was called at least once in this process.
+class CallRecord {
+ public:
+  static CallRecord& shared() {
+    static CallRecord record;
+    return record;
+  }
+
+  // Counts a call; the node's name is only known for certain once the engine is built.
+  void count(const CallsPtr& calls, const std::string& node) {
+    if (calls->count.fetch_add(1, std::memory_order_relaxed) != 0) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    calls->node = node;
+    seen_.push_back(calls);
+  }
+
+  // One line per node: plugin, node and count, separated by a character that is in no name.
+  std::string text() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::string all;
+    for (const CallsPtr& calls : seen_) {
+      all += calls->plugin + '\x1f' + calls->node + '\x1f' + std::to_string(calls->count.load()) + '\x1e';
+    }
+    return all;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<CallsPtr> seen_;
+};
+
 class PluginOp final : public ov::op::Op {
  public:
-  PluginOp(PluginPtr plugin, const ov::OutputVector& inputs, AttributesPtr attributes, int32_t variant)
-      : ov::op::Op(inputs), plugin_(std::move(plugin)), attributes_(std::move(attributes)), variant_(variant) {}
+  PluginOp(PluginPtr plugin, const ov::OutputVector& inputs, AttributesPtr attributes, int32_t variant, CallsPtr calls)
+      : ov::op::Op(inputs),
+        plugin_(std::move(plugin)),
+        attributes_(std::move(attributes)),
+        variant_(variant),
+        calls_(std::move(calls)) {}
 
   const ov::DiscreteTypeInfo& get_type_info() const override { return plugin_->type_info; }
 
@@ -150,7 +197,7 @@ class PluginOp final : public ov::op::Op {
   }
 
   std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
-    auto clone = std::make_shared<PluginOp>(plugin_, inputs, attributes_, variant_);
+    auto clone = std::make_shared<PluginOp>(plugin_, inputs, attributes_, variant_, calls_);
     clone->validate_and_infer_types();
     return clone;
   }
@@ -192,6 +239,7 @@ class PluginOp final : public ov::op::Op {
       kernel_outputs[i] = edge.as(stored_outputs[i], kernel_outputs[i].dtype);
     }
     plugin_->library.launch(*attributes_, variant_, kernel_inputs, kernel_outputs);
+    CallRecord::shared().count(calls_, get_friendly_name());
     for (size_t i = 0; i < outputs.size(); ++i) Edge::copy(kernel_outputs[i], stored_outputs[i]);
     return true;
   }
@@ -230,14 +278,17 @@ class PluginOp final : public ov::op::Op {
   PluginPtr plugin_;
   AttributesPtr attributes_;
   int32_t variant_;
+  CallsPtr calls_;
 };
 
 std::shared_ptr<PluginOp> make_op(const PluginPtr& plugin, const ov::OutputVector& inputs,
                                   std::map<std::string, AttributeValue> values, int32_t variant) {
   plugin->library.check_arity(inputs.size());
   plugin->library.check_attributes(values);
-  auto op =
-      std::make_shared<PluginOp>(plugin, inputs, std::make_shared<const AttributeSet>(std::move(values)), variant);
+  auto calls = std::make_shared<Calls>();
+  calls->plugin = plugin->library.full_name();
+  auto op = std::make_shared<PluginOp>(plugin, inputs, std::make_shared<const AttributeSet>(std::move(values)), variant,
+                                       std::move(calls));
   op->validate_and_infer_types();
   return op;
 }
@@ -389,6 +440,14 @@ extern "C" YTK_EXPORT const char* ytk_host_registered(int32_t index) {
   static thread_local std::string text;
   const KernelLibrary& library = loaded().at(static_cast<size_t>(index))->library;
   text = library.full_name() + " " + library.table().version;
+  return text.c_str();
+}
+
+// How often each node's kernel has been called in this process: see CallRecord::text(). The text stays valid until the same
+// thread calls again.
+extern "C" YTK_EXPORT const char* ytk_host_calls() {
+  static thread_local std::string text;
+  text = CallRecord::shared().text();
   return text.c_str();
 }
 
