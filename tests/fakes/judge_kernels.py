@@ -98,6 +98,7 @@ HEADER = """\
 #include <string.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <link.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <netinet/in.h>
@@ -106,9 +107,16 @@ HEADER = """\
 #include <unistd.h>
 """
 # What the contract excludes is refused, as the ABI asks of a launcher.
-CHECKS = f"""
+TYPES = """
+  for (int k = 0; k < 3; ++k) {
+    const ytk_tensor& t = k < 2 ? in[k] : out[0];
+    if (t.dtype != YTK_FLOAT32 || t.format != YTK_LINEAR) return YTK_BAD_DTYPE;
+    if (t.rank != (k == 1 ? 1 : 2)) return YTK_BAD_SHAPE;
+  }
+  if (out[0].dims[0] != in[0].dims[0] || out[0].dims[1] != in[0].dims[1]) return YTK_BAD_SHAPE;"""
+CHECKS = f"""{TYPES}
   if (in[0].dims[0] != {ROWS} || in[0].dims[1] != {COLUMNS} || in[1].dims[0] != {COLUMNS}) return YTK_BAD_SHAPE;"""
-ANY_SHAPE = """
+ANY_SHAPE = f"""{TYPES}
   if (in[0].dims[0] < 0 || in[0].dims[1] < 0 || in[1].dims[0] != in[0].dims[1]) return YTK_BAD_SHAPE;"""
 HONEST = "for (int64_t i = 0; i < n; ++i) y[i] = x[i] * w[i % columns] + 1.0f;"
 
@@ -131,22 +139,39 @@ extern "C" int ytk_launch(const ytk_context* ctx, const ytk_tensor* in, int nin,
     return render_bundle(KernelBundle(header=header, source=source, meta=make_meta(**meta)))
 
 
-# Replaces the process's clock: what the runner reads then is ours.
+# Calls of clock_gettime from another object go through a table of addresses; who changes an entry changes no code.
+# FUNCTION is what they call then.
+PATCH_CLOCK = """
+static int patch(struct dl_phdr_info* info, size_t, void*) {
+  for (int k = 0; k < info->dlpi_phnum; ++k) {
+    if (info->dlpi_phdr[k].p_type != PT_DYNAMIC) continue;
+    const char* strings = nullptr; const ElfW(Sym)* symbols = nullptr; const ElfW(Rela)* tables[2] = {}; size_t sizes[2] = {};
+    for (auto* d = (ElfW(Dyn)*)(info->dlpi_addr + info->dlpi_phdr[k].p_vaddr); d->d_tag; ++d) {
+      if (d->d_tag == DT_STRTAB) strings = (const char*)d->d_un.d_ptr;
+      if (d->d_tag == DT_SYMTAB) symbols = (const ElfW(Sym)*)d->d_un.d_ptr;
+      if (d->d_tag == DT_JMPREL) tables[0] = (const ElfW(Rela)*)d->d_un.d_ptr;
+      if (d->d_tag == DT_PLTRELSZ) sizes[0] = d->d_un.d_val;
+      if (d->d_tag == DT_RELA) tables[1] = (const ElfW(Rela)*)d->d_un.d_ptr;
+      if (d->d_tag == DT_RELASZ) sizes[1] = d->d_un.d_val;
+    }
+    if (!strings || !symbols || strstr(info->dlpi_name, "kernel.so") || strstr(info->dlpi_name, "vdso")) continue;
+    for (int t = 0; t < 2; ++t)
+      for (size_t r = 0; tables[t] && r < sizes[t] / sizeof(ElfW(Rela)); ++r) {
+        if (strcmp(strings + symbols[ELF64_R_SYM(tables[t][r].r_info)].st_name, "clock_gettime")) continue;
+        void** slot = (void**)(info->dlpi_addr + tables[t][r].r_offset);
+        mprotect((void*)((uintptr_t)slot & ~4095ul), 4096, PROT_READ | PROT_WRITE);
+        *slot = (void*)FUNCTION;
+      }
+  }
+  return 0;
+}
+static void install() { static bool done = false; if (!done) dl_iterate_phdr(patch, nullptr); done = true; }
+"""
 FALSE_CLOCK = """
 static long now = 0;
 static int false_clock(clockid_t, struct timespec* t) { now += STEP; t->tv_sec = 0; t->tv_nsec = now; return 0; }
-static void install() {
-  static bool done = false;
-  if (done) return;
-  done = true;
-  unsigned char* at = (unsigned char*)dlsym(RTLD_DEFAULT, "clock_gettime");
-  uintptr_t page = (uintptr_t)at & ~(uintptr_t)4095;
-  mprotect((void*)page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC);
-  void* to = (void*)false_clock;
-  at[0] = 0x48; at[1] = 0xb8; memcpy(at + 2, &to, 8); at[10] = 0xff; at[11] = 0xe0;
-}
 static void work() { for (volatile int i = 0; i < 4000000; ++i) {} }
-"""
+""" + PATCH_CLOCK.replace("FUNCTION", "false_clock")
 
 
 @dataclass
@@ -224,7 +249,8 @@ def cheats(secret, port):
                 f"{HONEST} return nullptr; }}",
             ),
             wrong,
-            ("had not been written",),
+            # Not written when the launcher returned, or changed after it had: a judge that waits for its processor sees that.
+            ("the launcher", "returned"),
         ),
         "trusts_old_workspace": Case(
             kernel(
@@ -400,6 +426,7 @@ HONEST_KERNELS = {
     "honest_slow": kernel(f"usleep(1500); {HONEST}"),
     "honest_threads": kernel(f"#pragma omp parallel for num_threads(ctx->threads)\n{HONEST}"),
     "honest_workspace": kernel(
+        "if (ctx->workspace_bytes < (uint64_t)n * 4) return YTK_WORKSPACE_TOO_SMALL;"
         "float* tmp = (float*)ctx->workspace; for (int64_t i = 0; i < n; ++i) tmp[i] = x[i] * w[i % columns];"
         "for (int64_t i = 0; i < n; ++i) y[i] = tmp[i] + 1.0f;",
         launcher=Launcher(fixed_workspace_bytes=ROWS * COLUMNS * 4),

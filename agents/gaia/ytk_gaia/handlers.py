@@ -207,10 +207,23 @@ class GenerateHandler:
                 "passed": passed,
                 "reference": report.reference,
                 "vs_reference": best.baseline.median if best.baseline else None,
+                **_roofline_figures(report),
                 "plugin_name": report.region["name"],
                 "plugin_namespace": report.region["namespace"],
             },
         )
+
+
+def _roofline_figures(report: Report) -> dict[str, str]:
+    """Give the figures of the roofline for people; none where nothing is to be told."""
+    found = report.roofline
+    if found is None:
+        return {}
+    measured = f"{found['measured_gb_s']:.1f} GB/s measured, " if found["measured_gb_s"] else ""
+    return {
+        "roofline": f"{found['share']:.0%} of {found['peak_gb_s']:.1f} GB/s ({found['roofline_ms']:.4f} ms for {found['bytes']} bytes)",
+        "bandwidth": f"{measured}{found['peak_gb_s']:.1f} GB/s at best; no time below {found['floor_ms']:.4f} ms is believed",
+    }
 
 
 async def _evaluation_of(ctx: JobContext, view: JobView) -> Evaluation:

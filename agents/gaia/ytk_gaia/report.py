@@ -46,6 +46,10 @@ class CandidateReport(msgspec.Struct, frozen=True, kw_only=True):
     """What its loops read and write on paper, at the captured shape."""
     iterations: int | None = None
     """How often the bodies of its loops run."""
+    launches: int | None = None
+    """Of a CUDA kernel: how many kernels one call starts."""
+    paper_us: float | None = None
+    """Of a CUDA kernel: launches and memory traffic as a time on paper, by which candidates are ordered where nothing is measured."""
     device: DeviceFacts | None = None
     """Of a CUDA kernel: registers, spills, shared memory, occupancy. Not measured."""
 
@@ -70,15 +74,30 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     torch: str
     generator: str
+    roofline: dict[str, Any] | None = None
+    """What memory allowed at the timed shape when the winner was measured (:class:`.verdicts.Roofline`), and ``share``: how much of the
+    peak rate the winner reached. None: too little is moved to tell, or nothing was measured."""
     schema_version: int = SCHEMA_VERSION
 
 
-def rank(results: Sequence[CandidateResult]) -> list[CandidateResult]:
-    """Give the passed ones, best first: by median; those within 2 % of the best median by their best time."""
+def rank(results: Sequence[CandidateResult], paper: Mapping[str, float | None] | None = None) -> list[CandidateResult]:
+    """Give the passed ones, best first: by median; those within 2 % of the best median by their best time.
+
+    Args:
+        results: Of one comparison.
+        paper: Id to microseconds on paper, for candidates that nothing has measured: after spills, these decide.
+    """
     static = [r for r in results if r.verdict is Verdict.PASSED and r.median_ms is None and r.device is not None]
     if static:
         # Nothing was measured. The sort is stable: of equal ones the first stays first.
-        return sorted(static, key=lambda r: r.device.static_order if r.device else ())
+        known = paper or {}
+
+        def order(result: CandidateResult) -> tuple[float, ...]:
+            facts = result.device.static_order if result.device else (0, 0, 0.0, 0)
+            us = known.get(result.id)
+            return (facts[0], float("inf") if us is None else us, *facts[1:])
+
+        return sorted(static, key=order)
     passed = [r for r in results if r.verdict is Verdict.PASSED and r.median_ms is not None and r.min_ms is not None]
     if not passed:
         return []
@@ -88,12 +107,12 @@ def rank(results: Sequence[CandidateResult]) -> list[CandidateResult]:
     return [*alike, *rest]
 
 
-def _why(ranked: Sequence[CandidateResult], baseline_ms: float | None) -> str:
+def _why(ranked: Sequence[CandidateResult], baseline_ms: float | None, made: Sequence[Mapping[str, Any]] = ()) -> str:
     if not ranked:
         return "no candidate passed"
     best = ranked[0]
     if best.median_ms is None:
-        return _why_on_paper(best)
+        return _why_on_paper(best, next((each for each in made if each["id"] == best.id), {}))
     text = f"median {best.median_ms:.4f} ms over {len(best.times_ms)} calls, each on inputs it had not seen"
     if len(ranked) > 1:
         second = ranked[1]
@@ -113,13 +132,17 @@ def _why(ranked: Sequence[CandidateResult], baseline_ms: float | None) -> str:
     return text
 
 
-def _why_on_paper(best: CandidateResult) -> str:
+def _why_on_paper(best: CandidateResult, made: Mapping[str, Any]) -> str:
     kernels = best.device.kernels if best.device else ()
     spilled = sum(k.spill_bytes for k in kernels)
     shares = [k.occupancy for k in kernels if k.occupancy is not None]
     text = f"not measured, there is no GPU here: right on the CPU emulation, and first by static facts ({len(kernels)} kernels, "
     text += f"{spilled} B spilled, at most {max((k.registers for k in kernels), default=0)} registers"
-    return f"{text}, occupancy {min(shares):.0%} or more)" if shares else f"{text})"
+    text += f", occupancy {min(shares):.0%} or more)" if shares else ")"
+    if made.get("paper_us") is None:
+        return text
+    moved = f"{made['launches']} launches a call, {made['traffic_bytes']} B of memory traffic"
+    return f"{text}: {moved}, {made['paper_us']:.1f} us on paper"
 
 
 def _interval(paired: PairedRatio) -> str:
@@ -136,6 +159,7 @@ _MEASURED = (
     "machine",
     "floor_ms",
     "roofline_ms",
+    "rooflines",
     "floor_bytes",
     "call_overhead_ms",
     "self_test",
@@ -155,13 +179,14 @@ def _decided(rungs: Sequence[Sequence[Evaluation]]) -> Sequence[Evaluation]:
     return rungs[-1] if rungs else ()
 
 
-def _ranked(deciding: Sequence[Evaluation], order: Sequence[str]) -> list[CandidateResult]:
-    """Give the passed candidates of one rung, best first; ``order``: the generator's, which decides between equal ones."""
+def _ranked(deciding: Sequence[Evaluation], made: Sequence[Mapping[str, Any]]) -> list[CandidateResult]:
+    """Give the passed candidates of one rung, best first; ``made``: in the generator's order, which decides between equal ones."""
+    order = [each["id"] for each in made]
     found = {c.id: c for e in deciding for c in e.candidates if c.id != GIVEN_BASELINE}
     results = {name: found[name] for name in order if name in found}
     measured = [r for r in results.values() if r.median_ms is not None]
     if not measured or (len(deciding) == 1 and any(r.ratio is not None for r in measured)):
-        return rank(list(results.values()))
+        return rank(list(results.values()), {each["id"]: each.get("paper_us") for each in made})
     # The last comparison, side by side, did not happen: the ratios to the common reference have to do. Medians of different
     # moments would be worse: what is slow in them may have been the machine.
     figures = score(measured)
@@ -191,7 +216,7 @@ def make_report(
         results |= {c.id: c for c in evaluation.candidates}
     last = _decided(rungs)
     deciding = {c.id for evaluation in last for c in evaluation.candidates}
-    ranked = _ranked(last, [c["id"] for c in generated["candidates"]])
+    ranked = _ranked(last, generated["candidates"])
     made = list(generated["candidates"])
     if GIVEN_BASELINE in results:
         made.append({"id": GIVEN_BASELINE, "strategy": "given", "parameters": {}, "nests": 0})
@@ -200,7 +225,7 @@ def make_report(
         config=dict(config),
         arch_spec=arch_spec,
         winner=ranked[0].id if ranked else None,
-        why=_why(ranked, config.get("baseline_ms")),
+        why=_why(ranked, config.get("baseline_ms"), generated["candidates"]),
         reference=GIVEN_BASELINE if GIVEN_BASELINE in results else generated.get("reference", ""),
         candidates=tuple(_candidate(each, results.get(each["id"]), each["id"] in deciding) for each in made),
         pruned=tuple(generated.get("pruned", ())),
@@ -210,7 +235,21 @@ def make_report(
         notes=(*generated["notes"], *notes),
         torch=generated["torch"],
         generator=generated.get("generator", ""),
+        roofline=_roofline(last, ranked),
     )
+
+
+def _roofline(deciding: Sequence[Evaluation], ranked: Sequence[CandidateResult]) -> dict[str, Any] | None:
+    """Give what memory allowed where the winner was measured, and the winner's share of it."""
+    best = ranked[0] if ranked else None
+    if best is None or not best.median_ms:
+        return None
+    found = next((e for e in deciding if any(c.id == best.id for c in e.candidates)), None)
+    if found is None or not found.rooflines:
+        return None
+    timed = found.rooflines[0]
+    figures: dict[str, Any] = msgspec.to_builtins(timed)
+    return figures | {"share": timed.roofline_ms / best.median_ms}
 
 
 def _candidate(made: Mapping[str, Any], result: CandidateResult | None, deciding: bool) -> CandidateReport:
@@ -224,6 +263,8 @@ def _candidate(made: Mapping[str, Any], result: CandidateResult | None, deciding
         **judged,
         traffic_bytes=made.get("traffic_bytes"),
         iterations=made.get("iterations"),
+        launches=made.get("launches"),
+        paper_us=made.get("paper_us"),
         strategy=made["strategy"],
         parameters=made["parameters"],
         nests=made["nests"],

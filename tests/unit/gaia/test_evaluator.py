@@ -39,7 +39,7 @@ def judged(tmp_path_factory):
         listener.setblocking(False)
         cases = cheats(secret, listener.getsockname()[1])
         texts = {name: case.text for name, case in cases.items()} | HONEST_KERNELS
-        options = JudgeOptions(budget_s=BUDGET_S, threads=2, mode="required", limits=PATIENT)
+        options = JudgeOptions(budget_s=BUDGET_S, threads=2, mode="required", limits=PATIENT, in_full=True)
         with pytest.MonkeyPatch.context() as patch:
             end_soon(patch, rounds, "endless_loop")
             evaluation = judge.evaluate(make_task(), texts, ARCH, directory, options)

@@ -12,7 +12,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -105,16 +105,26 @@ def plan(
     for kind, index, size in wanted:
         guards.append((at, PAGE))
         first = at + PAGE
-        last = first + max(PAGE, _round_up(size, PAGE))
         unit = alignment if kind in {Kind.INPUT, Kind.OUTPUT} else ALIGNMENT
+        # Room for one step of the alignment besides: a buffer of whole pages too has to be moved off the page's own alignment.
+        last = first + _round_up(_round_up(max(size, 1), unit) + unit, PAGE)
         # A kernel is promised aligned buffers, so a buffer of odd size cannot end exactly at a page.
         offset = last - _round_up(max(size, 1), unit) if placement is Placement.END else first
-        if placement is Placement.END and unit == alignment and offset % (2 * unit) == 0 and offset - unit >= first:
+        if placement is Placement.END and unit == alignment and offset % (2 * unit) == 0:
             offset -= unit
         buffers.append(Buffer(kind, index, offset, size, first, last))
         at = last
     guards.append((at, PAGE))
     return Layout(tuple(buffers), tuple(guards), at + PAGE)
+
+
+def moved(layout: Layout, shift: int) -> Layout:
+    """Give a layout with inputs and outputs moved by some bytes, less than one step of the alignment, inside their pages."""
+
+    def place(buffer: Buffer) -> Buffer:
+        return replace(buffer, offset=buffer.offset + shift) if buffer.kind in {Kind.INPUT, Kind.OUTPUT} else buffer
+
+    return replace(layout, buffers=tuple(place(buffer) for buffer in layout.buffers)) if shift else layout
 
 
 class Arena:
@@ -137,8 +147,17 @@ class Arena:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
         self._map = mmap.mmap(descriptor, layout.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self._bytes: Bytes = np.frombuffer(self._map, dtype=np.uint8)
-        for buffer in layout.buffers:
-            self._bytes[buffer.first : buffer.last] = canary
+        self._fill()
+
+    def _fill(self) -> None:
+        for buffer in self.layout.buffers:
+            self._bytes[buffer.first : buffer.last] = self._canary
+
+    def use(self, layout: Layout) -> None:
+        """Put buffers in other places inside the same pages, with canaries anew; what was in them is lost."""
+        if layout != self.layout:
+            self.layout = layout
+            self._fill()
 
     def view(self, buffer: Buffer) -> Bytes:
         """Give the bytes of a buffer; writing to them writes to the arena."""

@@ -50,8 +50,7 @@ void ytk_gaia_fault(int number, siginfo_t* info, void*) {{
     text[at++] = '\\n';
     (void)!write(ytk_gaia_log, text, (size_t)at);
   }}
-  signal(number, SIG_DFL);
-  raise(number);
+  raise(number);  // for good: SA_RESETHAND
 }}
 }}  // namespace
 extern "C" __attribute__((visibility("default"))) void ytk_gaia_watch(void* base, uint64_t size, int log) {{
@@ -60,7 +59,7 @@ extern "C" __attribute__((visibility("default"))) void ytk_gaia_watch(void* base
   ytk_gaia_log = log;
   struct sigaction action = {{}};
   action.sa_sigaction = ytk_gaia_fault;
-  action.sa_flags = SA_SIGINFO;
+  action.sa_flags = SA_SIGINFO | SA_RESETHAND;
   sigaction(SIGSEGV, &action, nullptr);
   sigaction(SIGBUS, &action, nullptr);
 }}

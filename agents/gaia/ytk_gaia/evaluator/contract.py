@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ytk_core.archspec import ArchSpec
 from ytk_core.errors import UserError
 from ytk_core.formats import shape_expr
 from ytk_core.formats.kernel_bundle import KernelBundle
@@ -12,9 +13,24 @@ from ytk_gaia.task_format import Task, TaskSpec
 Problem = tuple[Verdict, str]
 
 
-def contract_problem(bundle: KernelBundle, task: Task) -> Problem | None:
-    """Compare a candidate's contract with the task; give the first difference."""
+def contract_problem(bundle: KernelBundle, task: Task, arch: ArchSpec | None = None) -> Problem | None:
+    """Compare a candidate's contract with the task; give the first difference.
+
+    Args:
+        bundle: The candidate.
+        task: What it must serve.
+        arch: What it is compiled for; None: not compared.
+    """
     meta, spec = bundle.meta, task.spec
+    for field, wanted in meta.constraints.arch.items() if arch is not None else ():
+        if getattr(arch, field) != wanted:
+            return Verdict.COMPILE_ERROR, f"it is declared for {field} {wanted}, and compiled for {arch}"
+    for attribute in meta.attributes:
+        if attribute.required and attribute.value is None:
+            return (
+                Verdict.WRONG_SHAPE,
+                f"it asks for the attribute {attribute.name!r}; the node of a region has no attributes",
+            )
     if (len(meta.inputs), len(meta.outputs)) != (len(spec.inputs), len(spec.outputs)):
         return Verdict.WRONG_SHAPE, (
             f"declares {len(meta.inputs)} inputs and {len(meta.outputs)} outputs; "
@@ -27,11 +43,17 @@ def contract_problem(bundle: KernelBundle, task: Task) -> Problem | None:
         problem = _output_problem(meta, spec.at(group[0]))
         if problem:
             return Verdict.WRONG_SHAPE, problem
+    if variant_of(meta, spec) is None:
+        types = ", ".join(t.dtype for t in (*spec.inputs, *spec.outputs))
+        return Verdict.WRONG_DTYPE, f"no variant takes and gives ({types})"
+    return None
+
+
+def variant_of(meta: PluginMeta, spec: TaskSpec) -> int | None:
+    """Give the first variant that has the task's types, or None."""
     types = tuple(t.dtype for t in (*spec.inputs, *spec.outputs))
     variants = [tuple(t.dtype for t in (*v.inputs, *v.outputs)) for v in meta.variants]
-    if types not in variants:
-        return Verdict.WRONG_DTYPE, f"no variant takes and gives ({', '.join(types)})"
-    return None
+    return variants.index(types) if types in variants else None
 
 
 def _input_problem(meta: PluginMeta, spec: TaskSpec) -> str:
@@ -59,11 +81,19 @@ def _extent_problem(meta: PluginMeta, spec: TaskSpec) -> str:
             return (
                 f"{name} is declared {promised.min} to {promised.max}, and tested from {shown.min} to {shown.max} only"
             )
+        elif promised.min > shown.min or promised.max < shown.max:
+            return f"{name} is declared {promised.min} to {promised.max}, and the region has {shown.min} to {shown.max}"
     return ""
 
 
 def _divisor_problem(meta: PluginMeta, spec: TaskSpec) -> str:
-    """Find a divisor that some sample of the task does not have: the region has to be served at all of them."""
+    """Find a divisor or a constant that some sample of the task does not have: the region has to be served at all of them."""
+    for constant in meta.constant_axes:
+        for group in spec.groups():
+            extent = spec.at(group[0]).inputs[constant.input].shape[constant.axis]
+            if extent != constant.extent:
+                name = f"input {constant.input} axis {constant.axis}"
+                return f"{name} is declared to be {constant.extent} always, and the region has {extent} there"
     for index, axis, divisor in meta.constraints.divisible:
         for group in spec.groups():
             extent = spec.at(group[0]).inputs[index].shape[axis]

@@ -16,17 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ytk_core.archspec import ArchSpec
-from ytk_core.conditions import make_conditions, snapshot
-from ytk_core.sandbox import require
 from ytk_gaia.evaluator import cuda_build
 from ytk_gaia.evaluator.arena import Placement
 from ytk_gaia.evaluator.build import compiler_version
-from ytk_gaia.evaluator.compare import self_test
 from ytk_gaia.evaluator.cuda_device import GpuConditions, GpuDevice, drift, gpu_state
 from ytk_gaia.evaluator.device_facts import DeviceFacts, nvrtc_for
 from ytk_gaia.evaluator.emulated import variants_fit
 from ytk_gaia.evaluator.finals import COLD_SAMPLES, best_of, paired_ratio, turns
+from ytk_gaia.evaluator.floor import rooflines
 from ytk_gaia.evaluator.halving import FINALISTS
+from ytk_gaia.evaluator.opening import begin
 from ytk_gaia.evaluator.options import JudgeOptions
 from ytk_gaia.evaluator.reference import floor_bytes
 from ytk_gaia.evaluator.rounds import judge_call
@@ -240,23 +239,17 @@ def evaluate(
         BoardError: No sandbox where one is required.
         NotAvailableError: No host compiler, or no NVRTC for this GPU's driver.
     """
-    options, workdir = options or JudgeOptions(), workdir.resolve()
-    sandbox, deadline, before = require(options.mode), time.monotonic() + options.budget_s, snapshot()
-    found, first = [_Candidate(Track(name)) for name in candidates], tasks[min(tasks)]
+    found = [_Candidate(Track(name)) for name in candidates]
     tracks = [candidate.track for candidate in found]
-    tests = {f"{variant}/{name}": what for variant, task in tasks.items() for name, what in self_test(task).items()}
-    passing = [f"{name} {what}" for name, what in tests.items() if what.startswith("passes")]
+    opening = begin(tasks, tracks, workdir, options)
+    options, first = opening.options, opening.first
     state = gpu_state(device)
     for candidate in found:
         track = candidate.track
-        if passing:
-            track.end(Verdict.NO_EVIDENCE, f"the task proves nothing: {'; '.join(passing)}")
-        elif time.monotonic() > deadline:
-            track.end(Verdict.NO_EVIDENCE, "not built within the budget")
-        else:
-            directory = workdir / "build" / track.id
+        if opening.in_time(track):
+            directory = opening.workdir / "build" / track.id
             _prepare(candidate, candidates[track.id], tasks, arch, device, directory, options)
-    _run_rounds(tracks, tasks, options, deadline)
+    _run_rounds(tracks, tasks, options, opening.deadline)
     size = floor_bytes(first)
     floor = floor_ns(size, device.bandwidth)
     _side_by_side(tracks)
@@ -270,25 +263,23 @@ def evaluate(
         arch_spec=str(arch),
         region_digest=first.spec.region_digest,
         candidates=tuple(candidate.result() for candidate in found),
-        conditions=make_conditions(
-            before,
-            snapshot(),
+        conditions=opening.conditions(
             iterations=max(counts, default=0),
             warmup=WARM_UP_CALLS,
             threads=len(os.sched_getaffinity(0)),
             engine=f"CUDA driver API, {device.name}",
-            worker_id=options.worker_id,
             device_uid=device.device_uid,
         ),
         threads=1,
         compiler=f"{nvrtc_for(arch).banner}; {compiler_version()}",
-        sandbox=sandbox.kind,
+        sandbox=opening.sandbox.kind,
         floor_ms=floor / 1e6,
         floor_bytes=size,
         roofline_ms=size / device.bandwidth * 1e3 if device.bandwidth else 0.0,
+        rooflines=rooflines(first, device.bandwidth / 1e9, 0.0, 1 / _BANDWIDTH_MARGIN),
         machine=device.name,
         call_overhead_ms=statistics.median([n for t in tracks for n in t.unseen_ns] or [0]) / 1e6,
-        self_test=tests,
+        self_test=opening.self_test,
         gpu=GpuConditions(
             name=device.name,
             uuid=device.uuid,

@@ -18,17 +18,15 @@ from pathlib import Path
 import msgspec
 
 from ytk_core.archspec import ArchSpec
-from ytk_core.conditions import make_conditions, snapshot
 from ytk_core.cuda.nvrtc import Nvrtc
 from ytk_core.errors import CandidateError, UserError
 from ytk_core.formats.kernel_bundle import KernelBundle
-from ytk_core.sandbox import require
 from ytk_gaia.emulation.build import ORDERS, Check, Emulator, thread_code
 from ytk_gaia.evaluator.arena import Placement
 from ytk_gaia.evaluator.build import Built, compiler_version
-from ytk_gaia.evaluator.compare import self_test
 from ytk_gaia.evaluator.contract import contract_problem
 from ytk_gaia.evaluator.device_facts import DeviceFacts, compile_for, nvrtc_for
+from ytk_gaia.evaluator.opening import begin
 from ytk_gaia.evaluator.options import JudgeOptions
 from ytk_gaia.evaluator.rounds import judge_call
 from ytk_gaia.evaluator.session import CandidateFaultError, Limits, Session
@@ -246,54 +244,42 @@ def evaluate(
         NotAvailableError: No host compiler, or no NVRTC for this GPU's driver.
         UserError: The arch spec is no GPU.
     """
-    options, workdir = options or JudgeOptions(), workdir.resolve()
-    sandbox, deadline, before = require(options.mode), time.monotonic() + options.budget_s, snapshot()
-    nvrtc = nvrtc_for(arch)
     found = [_Candidate(Track(name)) for name in candidates]
-    tests = {f"{variant}/{name}": what for variant, task in tasks.items() for name, what in self_test(task).items()}
-    passing = [f"{name} {what}" for name, what in tests.items() if what.startswith("passes")]
-    if passing:
-        for candidate in found:
-            candidate.track.end(Verdict.NO_EVIDENCE, f"the task proves nothing: {'; '.join(passing)}")
-    else:
-        emulator = Emulator.prepare(workdir / "emulation", options.mode)
+    opening = begin(tasks, [candidate.track for candidate in found], workdir, options)
+    options, nvrtc = opening.options, nvrtc_for(arch)
+    if any(candidate.track.running for candidate in found):
+        emulator = Emulator.prepare(opening.workdir / "emulation", options.mode)
 
         def prepare(candidate: _Candidate) -> _Candidate:
             name = candidate.track.id
-            if time.monotonic() > deadline:
-                candidate.track.end(Verdict.NO_EVIDENCE, "not built within the budget")
-            else:
-                _prepare(candidate, candidates[name], tasks, arch, nvrtc, emulator, workdir / "build" / name)
+            if opening.in_time(candidate.track):
+                _prepare(candidate, candidates[name], tasks, arch, nvrtc, emulator, opening.workdir / "build" / name)
             return candidate
 
         # Nothing is timed, so one is built while another runs.
         with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
             for number, candidate in enumerate(pool.map(prepare, found)):
                 if candidate.track.running:
-                    _judge(candidate, tasks, options, deadline)
+                    _judge(candidate, tasks, options, opening.deadline)
                 options.progress((number + 1) / len(found), f"{candidate.track.id}: {candidate.track.verdict}")
-    first = tasks[min(tasks)]
     return Evaluation(
         arch_spec=str(arch),
-        region_digest=first.spec.region_digest,
+        region_digest=opening.first.spec.region_digest,
         candidates=tuple(candidate.result() for candidate in found),
-        conditions=make_conditions(
-            before,
-            snapshot(),
+        conditions=opening.conditions(
             iterations=0,
             warmup=0,
             threads=len(os.sched_getaffinity(0)),
             engine="CPU emulation",
-            worker_id=options.worker_id,
             device_uid=options.device_uid,
         ),
         threads=1,
         compiler=f"{nvrtc.banner}; {compiler_version()}",
-        sandbox=sandbox.kind,
+        sandbox=opening.sandbox.kind,
         floor_ms=0.0,
         floor_bytes=0,
         call_overhead_ms=0.0,
-        self_test=tests,
+        self_test=opening.self_test,
         emulated=True,
-        notes=(NOTE, *first.spec.notes),
+        notes=(NOTE, *opening.first.spec.notes),
     )

@@ -27,10 +27,14 @@ from ytk_gaia.evaluator.options import JudgeOptions
 from ytk_gaia.evaluator.prepare import prepare_all
 from ytk_gaia.evaluator.reference import Reference, build_reference, floor_bytes, sick
 from ytk_gaia.evaluator.schedule import WARM_UP_CALLS
+from ytk_gaia.evaluator.screening import screen
 from ytk_gaia.evaluator.session import CandidateFaultError
 from ytk_gaia.evaluator.track import Track
 from ytk_gaia.evaluator.verdicts import Evaluation, Verdict
 from ytk_gaia.task_format import Task
+
+_BUILD_SHARE, _LOOK_SHARE, _ROUNDS_SHARE = 0.6, 0.8, 0.7
+"""Parts of the time, each of what is left: what compilers may take, the first look, and what comes before the last comparison."""
 
 
 def evaluate(
@@ -64,7 +68,8 @@ def evaluate(
     for track in tracks if passing else ():
         track.end(Verdict.NO_EVIDENCE, f"the task proves nothing: {'; '.join(passing)}")
     if not passing:
-        prepare_all(tracks, candidates, task, arch, workdir, options.mode, deadline, options.compiled)
+        built = time.monotonic() + _BUILD_SHARE * options.budget_s
+        prepare_all(tracks, candidates, task, arch, workdir, options.mode, built, options.compiled)
     floors = Floors()
     like = next((t.bundle for t in tracks if t.running), None)
     if like is not None:
@@ -88,7 +93,10 @@ def _measure(
     reference = build_reference(like, task, arch, workdir / "build", threads, options.mode, options.limits)
     floors = _references(reference, options)
     options.progress(0.2, f"{sum(t.running for t in tracks)} of {len(tracks)} candidates compiled")
-    rounds.run_rounds(tracks, task, threads, options, reference, deadline)
+    now = time.monotonic()
+    worth = screen(tracks, task, threads, options, reference, now + _LOOK_SHARE * (deadline - now), floors)
+    now = time.monotonic()
+    rounds.run_rounds(worth, task, threads, options, reference, now + _ROUNDS_SHARE * (deadline - now), floors)
     earlier = {t.id: dict(zip(t.steps, t.times_ns, strict=True)) for t in tracks}
     if all(t.rounds >= rounds.MIN_ROUNDS for t in tracks if t.running):
         side_by_side.compare(tracks, task, options, reference, deadline)
@@ -109,17 +117,17 @@ def _references(reference: Reference, options: JudgeOptions) -> Floors:
 
 def _believe(track: Track, floors: Floors, reference: Reference, task: Task, options: JudgeOptions) -> Floors:
     """Decide whether a candidate's times are possible; give the floors, which a second look may have made more lenient."""
-    reason = floor.suspicion(track.times_ns, track.unseen_ns, track.idle_ns, floors)
+    reason = floor.suspicion(track.times_ns, track.unseen_ns, track.idle_ns, floors, track.in_a_row)
     if not reason:
         return floors
     times, steps = list(track.times_ns), list(track.steps)
     for _ in range(floor.PASSES):
         floors = floors.lenient(_references(reference, options))
-        track.times_ns, track.steps, track.unseen_ns, track.idle_ns = [], [], [], []
+        track.times_ns, track.steps, track.unseen_ns, track.idle_ns, track.in_a_row = [], [], [], [], []
         rounds.run_round(track, task, reference.threads, options, reference, frozenset())
         if not track.running:
             return floors
-        reason = floor.suspicion(track.times_ns, track.unseen_ns, track.idle_ns, floors, typical=True)
+        reason = floor.suspicion(track.times_ns, track.unseen_ns, track.idle_ns, floors, track.in_a_row, typical=True)
         if not reason:
             track.times_ns, track.steps = times, steps
             return floors
@@ -159,6 +167,7 @@ def _evaluation(
         floor_ms=floors.floor_ns / 1e6,
         floor_bytes=floor_bytes(task),
         roofline_ms=floors.roofline_ns / 1e6,
+        rooflines=floor.rooflines(task, floors.rate_best, floors.rate_now),
         machine=machine_id(options.device_uid),
         call_overhead_ms=floors.null_ns / 1e6,
         self_test=tests,

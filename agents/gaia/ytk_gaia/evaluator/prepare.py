@@ -13,7 +13,7 @@ from ytk_core.errors import UserError
 from ytk_core.sandbox import SandboxMode
 from ytk_gaia.evaluator.build import build
 from ytk_gaia.evaluator.compiled import Compiled
-from ytk_gaia.evaluator.contract import contract_problem
+from ytk_gaia.evaluator.contract import contract_problem, variant_of
 from ytk_gaia.evaluator.track import Track
 from ytk_gaia.evaluator.verdicts import Verdict
 from ytk_gaia.task_format import Task
@@ -22,9 +22,10 @@ from ytk_gaia.task_format import Task
 def _prepare(
     track: Track, text: str, task: Task, arch: ArchSpec, directory: Path, mode: SandboxMode, compiled: Compiled | None
 ) -> None:
-    bundle = track.take(text, lambda bundle: contract_problem(bundle, task))
+    bundle = track.take(text, lambda bundle: contract_problem(bundle, task, arch))
     if bundle is None:
         return
+    track.variant = variant_of(bundle.meta, task.spec) or 0
     directory.mkdir(parents=True, exist_ok=True)
     try:
         track.built = build(bundle, arch, directory, mode, compiled)

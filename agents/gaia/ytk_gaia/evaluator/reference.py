@@ -21,9 +21,9 @@ from ytk_gaia.evaluator.arena import Placement
 from ytk_gaia.evaluator.build import build
 from ytk_gaia.evaluator.schedule import schedule
 from ytk_gaia.evaluator.session import Call, CandidateFaultError, Limits, Session
-from ytk_gaia.task_format import Task, TaskTensor, expected_dtype
+from ytk_gaia.task_format import Task, TaskSpec, TaskTensor, expected_dtype
 
-_LEAST_MOVED = 64 << 10
+LEAST_MOVED = 64 << 10
 """Bytes. A store or load of less is over before a clock has moved."""
 
 _NULL_SOURCE = """\
@@ -171,15 +171,25 @@ def build_reference(
 
     null = compiled("-empty", _NULL_SOURCE)
     move = None
-    if floor_bytes(task) >= _LEAST_MOVED:
+    if floor_bytes(task) >= LEAST_MOVED:
         move = compiled("-move", _MOVE_SOURCE.replace("@BYTES@", str(task.spec.must_read_bytes)))
     return Reference(null, move, task, threads, mode, limits)
 
 
 def floor_bytes(task: Task) -> int:
     """Give the bytes that every right kernel has to move: every output once, and the inputs that must be read."""
+    return moved_bytes(task.spec, task.spec.must_read_bytes)
+
+
+def moved_bytes(spec: TaskSpec, must_read_bytes: int) -> int:
+    """Give the bytes of every output once and of what must be read besides.
+
+    Args:
+        spec: At the shape in question.
+        must_read_bytes: Of the inputs, at that shape.
+    """
     # Expectations of floats are kept in float64; the kernel stores half of that at most, hence the 2.
-    return _output_bytes(task.spec.outputs) // 2 + task.spec.must_read_bytes
+    return _output_bytes(spec.outputs) // 2 + must_read_bytes
 
 
 def _output_bytes(tensors: Sequence[TaskTensor]) -> int:

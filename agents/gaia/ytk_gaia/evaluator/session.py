@@ -6,14 +6,12 @@ import contextlib
 import functools
 import json
 import os
+import platform
 import re
 import secrets
-import select
-import signal
-import subprocess
 import sys
-import tempfile
 import time
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,46 +21,29 @@ from typing import Any, Self
 import numpy as np
 
 from ytk_core.abi import CTYPES_DIR
+from ytk_core.abi.ctypes_abi import STATUS
 from ytk_core.dtypes import ONNX_NUMBER, itemsize
-from ytk_core.sandbox import SandboxMode, SandboxPolicy, wrap
-from ytk_gaia.evaluator import candidate_runner
-from ytk_gaia.evaluator.arena import ALIGNMENT, Arena, Buffer, Kind, Layout, Placement, new_descriptor, plan
-from ytk_gaia.evaluator.build import child_mark, end_group, tail
-from ytk_gaia.evaluator.cpu_clock import cpu_ns, worker_below
+from ytk_core.sandbox import SandboxMode, SandboxPolicy
+from ytk_gaia.evaluator import candidate_runner, system_calls
+from ytk_gaia.evaluator.arena import ALIGNMENT, Arena, Buffer, Kind, Layout, Placement, moved, new_descriptor, plan
+from ytk_gaia.evaluator.build import child_mark
+from ytk_gaia.evaluator.child import CandidateFaultError, Child, FaultAtError, Limits
+from ytk_gaia.evaluator.cpu_clock import cpu_ns
+from ytk_gaia.evaluator.untouched import rewritten_code
 from ytk_gaia.evaluator.verdicts import Verdict
+from ytk_gaia.evaluator.waiting import own_wait_s, waited_s
 from ytk_gaia.task_format import TaskSpec, TaskTensor
+
+__all__ = ["Attempt", "Call", "CandidateFaultError", "Change", "Limits", "Session", "cache_bytes"]
 
 Array = np.ndarray[Any, Any]
 
 MAX_WORKSPACE_BYTES = 4 << 30
-_GIB = 1 << 30
-_MAX_ANSWER_BYTES = 4096
-_FAULT = re.compile(r"^ytk-fault (\d{1,20})$", re.MULTILINE)
-_STATUS_NAME = {
-    1: "YTK_BAD_ARITY",
-    2: "YTK_BAD_DTYPE",
-    3: "YTK_BAD_SHAPE",
-    4: "YTK_BAD_ATTRIBUTE",
-    5: "YTK_BAD_VARIANT",
-    6: "YTK_WORKSPACE_TOO_SMALL",
-    7: "YTK_DEVICE_ERROR",
-    8: "YTK_UNSUPPORTED",
-    9: "YTK_BAD_ALIGNMENT",
-}
-
-
+_FLOAT_MODE = {"x86_64": 0x037F1F80, "aarch64": 0}
+"""How a process begins: round to nearest, no traps, denormals kept (:func:`.candidate_runner._float_mode`)."""
 # Different in each placement, so that what reads them does not give the same answer twice.
 _CANARY = {Placement.END: 0xCB, Placement.START: 0x5A}
 _POISON = {Placement.END: 0xA5, Placement.START: 0xFD}
-
-
-class CandidateFaultError(Exception):
-    """The candidate misbehaved; carries its verdict. Never leaves the evaluator."""
-
-    def __init__(self, verdict: Verdict, reason: str) -> None:
-        super().__init__(reason)
-        self.verdict = verdict
-        self.reason = reason
 
 
 @functools.cache
@@ -77,19 +58,6 @@ def cache_bytes() -> int:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How long the judge waits.
-
-    Attributes:
-        start_s: From the start of the process until the memory is mapped.
-        call_s: For one call of the kernel.
-    """
-
-    start_s: float = 30.0
-    call_s: float = 20.0
-
-
-@dataclass(frozen=True)
 class Call:
     """One call of the kernel.
 
@@ -97,9 +65,11 @@ class Call:
         inner_ns: Wall time by the process's own clock.
         outer_ns: Wall time by the judge's clock, with everything around the call.
         cpu_ns: Processor time of all threads, with everything around the call; None where the kernel does not say.
-        idle_ns: Processor time since the call before, while the process had nothing to do; 0 where the kernel does not say.
+        idle_ns: Processor time since the call before, while the process had nothing to do; 0 where the kernel does not say, or
+            where none was before.
         outputs: As copied aside right after the call.
         poison: Byte that filled the outputs before the call; -1: none.
+        waited_ns: Of several calls in a row, time that the process, and that the judge was ready to run and had no processor.
     """
 
     inner_ns: int
@@ -108,6 +78,7 @@ class Call:
     outputs: tuple[Array, ...]
     idle_ns: int = 0
     poison: int = -1
+    waited_ns: tuple[int, int] = (0, 0)
 
 
 def _bytes_of(tensor: TaskTensor) -> int:
@@ -124,6 +95,51 @@ def _described(tensors: Sequence[TaskTensor], buffers: Sequence[Buffer] | None) 
     ]
 
 
+@dataclass(frozen=True)
+class Change:
+    """What is different in a call that the contract of a kernel does not cover.
+
+    Attributes:
+        fields: ``in`` or ``out``, index, field of ``ytk_tensor``, axis (of ``dims``), value.
+        inputs_less: How many inputs fewer than there are.
+        outputs_less: How many outputs fewer.
+        workspace_less: How many bytes of workspace fewer than it asked for.
+        shift: Bytes by which every buffer is moved from its place, without a sign: less aligned, and still inside its pages.
+        threads: Another number of threads; 0: the same.
+        variant: Another number of a variant; None: the same.
+    """
+
+    fields: tuple[tuple[str, int, str, int, int], ...] = ()
+    inputs_less: int = 0
+    outputs_less: int = 0
+    workspace_less: int = 0
+    shift: int = 0
+    threads: int = 0
+    variant: int | None = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What came of a changed call.
+
+    Attributes:
+        status: What the launcher returned.
+        outputs: Their bytes afterwards.
+        touched: The first output, or the workspace, that is not what the judge had filled it with; empty: none.
+        beyond: Whether the workspace that it was not given is another than before.
+    """
+
+    status: int
+    outputs: tuple[Array, ...]
+    touched: str
+    beyond: bool
+
+    @property
+    def tried(self) -> bool:
+        """Whether the call was made at all."""
+        return self.status != candidate_runner.NOT_TRIED
+
+
 class Session:
     """A process that holds one candidate. Use as a context manager.
 
@@ -136,6 +152,7 @@ class Session:
         limits: How long to wait.
         alignment: Of inputs and outputs, in bytes: what the candidate's contract asks for.
         policy: What it may use instead of what a CPU kernel may: a GPU's driver needs device nodes and address space.
+        variant: Which of the contract's variants is called.
 
     Raises:
         CandidateFaultError: It did not even start.
@@ -152,19 +169,21 @@ class Session:
         limits: Limits,
         alignment: int = ALIGNMENT,
         policy: SandboxPolicy | None = None,
+        variant: int = 0,
     ) -> None:
         self._task = task
         self._limits = limits
         self._placement = placement
         self._threads = threads
+        self._variant = variant
         self._arena: Arena | None = None
         self._alignment = alignment
-        self._unread = b""
-        self._worker = 0
         self._cpu_after: int | None = None
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in __exit__
+        self.idle_ns: list[int] = []
+        """Per pause between two calls: processor time that the process used; a control is part of a pause."""
         self._descriptor = new_descriptor()
-        sizes = sum(_bytes_of(t) for t in (*task.inputs, *task.outputs, *task.outputs))
+        self._plain_cpu = policy is None
+        sizes = sum(_bytes_of(t) for t in (*task.inputs, *task.outputs, *task.outputs, *task.outputs))
         policy = policy or SandboxPolicy(
             read_only=(library.parent, Path(candidate_runner.__file__), CTYPES_DIR),
             memory_bytes=sizes + MAX_WORKSPACE_BYTES + 2 * cache_bytes(),
@@ -176,15 +195,9 @@ class Session:
         # A spinning OpenMP team would steal the judge's processor between calls.
         env = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_DYNAMIC": "false", **child_mark()}
         runner = [sys.executable, "-I", "-S", candidate_runner.__file__, str(CTYPES_DIR)]
-        runner += [str(library), str(self._descriptor)]
-        self._process = subprocess.Popen(
-            wrap(runner, policy, mode, env=env),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            pass_fds=(self._descriptor,),
-            start_new_session=True,
-        )
+        # A GPU's driver asks for much that a kernel has no use for.
+        runner += [str(library), str(self._descriptor), system_calls.filters() if self._plain_cpu else "-"]
+        self._child = Child(runner, policy, mode, env, self._descriptor)
 
     def __enter__(self) -> Self:
         try:
@@ -202,80 +215,23 @@ class Session:
     @property
     def log(self) -> str:
         """End of what the process printed."""
-        text = tail(self._log.fileno())
-        return _FAULT.sub("", text).strip()
+        return self._child.log
+
+    @property
+    def threads(self) -> int:
+        """CPU threads that it may use."""
+        return self._threads
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What the kernel asked for."""
+        return sum(b.size for b in self._arena.layout.of(Kind.WORKSPACE)) if self._arena else 0
 
     def _end(self) -> None:
-        end_group(self._process)
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):  # it died with a command unread
-                    pipe.close()
+        self._child.end()
         if self._arena is not None:
             self._arena.close()
         os.close(self._descriptor)
-        self._log.close()
-
-    # ---- protocol ----------------------------------------------------------------------------------------------------
-
-    def _say(self, text: str) -> None:
-        pipe = self._process.stdin
-        assert pipe is not None
-        try:
-            pipe.write(text.encode() + b"\n")
-            pipe.flush()
-        except BrokenPipeError:
-            raise self._death() from None
-
-    def _pending(self) -> bytes:
-        """Give what the process wrote and nobody asked for."""
-        pipe = self._process.stdout
-        assert pipe is not None
-        if not self._unread and select.select([pipe], [], [], 0)[0]:
-            self._unread += os.read(pipe.fileno(), _MAX_ANSWER_BYTES)
-        return self._unread
-
-    def _answer(self, limit_s: float) -> str:
-        pipe = self._process.stdout
-        assert pipe is not None
-        deadline = time.monotonic() + limit_s
-        while b"\n" not in self._unread:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([pipe], [], [], left)[0]:
-                raise CandidateFaultError(Verdict.TIMEOUT, f"no answer within {limit_s:g} s")
-            chunk = os.read(pipe.fileno(), _MAX_ANSWER_BYTES)
-            if not chunk:
-                raise self._death()
-            self._unread += chunk
-            if len(self._unread) > _MAX_ANSWER_BYTES:
-                raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process speaks out of turn")
-        line, _, self._unread = self._unread.partition(b"\n")
-        return line.decode(errors="replace")
-
-    def _death(self) -> CandidateFaultError:
-        """Say why the process is gone."""
-        try:
-            status = self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            return CandidateFaultError(Verdict.RUNTIME_ERROR, "the process closed its answers and went on")
-        number = -status if status < 0 else status - 128 if status > 128 else 0
-        if number in {signal.SIGSEGV, signal.SIGBUS}:
-            found = _FAULT.search(tail(self._log.fileno()))
-            if found and self._arena is not None:
-                return self._fault(int(found[1]))
-        if number:
-            name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-            return CandidateFaultError(Verdict.RUNTIME_ERROR, f"the process died of {name}")
-        return CandidateFaultError(Verdict.RUNTIME_ERROR, f"the process ended by itself with {status}")
-
-    def _fault(self, offset: int) -> CandidateFaultError:
-        assert self._arena is not None
-        kind, where = self._arena.layout.describe(offset)
-        if kind is Kind.INPUT:
-            return CandidateFaultError(Verdict.MUTATED_INPUT, f"it wrote to {where}")
-        if kind is None:
-            return CandidateFaultError(Verdict.OUT_OF_BOUNDS, f"it touched memory {where}")
-        return CandidateFaultError(Verdict.RUNTIME_ERROR, f"a fault inside {where}")
 
     # ---- life --------------------------------------------------------------------------------------------------------
 
@@ -283,18 +239,21 @@ class Session:
         task, limit = self._task, self._limits.start_s
         setup = {
             "threads": self._threads,
+            "variant": self._variant,
             "flush_bytes": cache_bytes() * 2,
             "inputs": _described(task.inputs, None),
             "outputs": _described(task.outputs, None),
         }
-        self._say(json.dumps(setup))
-        word, _, number = self._answer(limit).partition(" ")
+        self._child.say(json.dumps(setup))
+        word, _, number = self._child.answer(limit).partition(" ")
         if word != "loaded" or not re.fullmatch(r"-?\d{1,19}", number):
             raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process speaks out of turn")
-        self._worker = worker_below(self._process.pid)
         workspace = int(number)
         if not 0 <= workspace <= MAX_WORKSPACE_BYTES:
-            raise CandidateFaultError(Verdict.RUNTIME_ERROR, f"it asks for {workspace} bytes of workspace")
+            raise CandidateFaultError(
+                Verdict.RUNTIME_ERROR,
+                f"it asks for {workspace} bytes of workspace; 0 to {MAX_WORKSPACE_BYTES} are possible",
+            )
         layout = plan(
             [_bytes_of(t) for t in task.inputs],
             [_bytes_of(t) for t in task.outputs],
@@ -306,8 +265,8 @@ class Session:
             self._arena = Arena(layout, self._descriptor, _CANARY[self._placement])
         except OSError as err:
             raise CandidateFaultError(Verdict.RUNTIME_ERROR, f"it tampered with its memory: {err.strerror}") from err
-        self._say(json.dumps(self._mapping(layout)))
-        if self._answer(limit) != "mapped":
+        self._child.say(json.dumps(self._mapping(layout)))
+        if self._child.answer(limit) != "mapped":
             raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process speaks out of turn")
 
     def _mapping(self, layout: Layout) -> dict[str, Any]:
@@ -323,12 +282,15 @@ class Session:
             "snapshots": [(o.offset, s.offset, o.size) for o, s in zip(outputs, snapshots, strict=True)],
         }
 
-    def call(self, inputs: Sequence[Array], *, flush: bool = False) -> Call:
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    def call(self, inputs: Sequence[Array], *, flush: bool = False, times: int = 1) -> Call:
         """Call the kernel on fresh inputs, with poisoned outputs and workspace, and look at what it left.
 
         Args:
             inputs: In storage dtype.
             flush: Whether the process walks over more memory than the caches hold, just before.
+            times: How often the kernel is called before anybody looks; the times are of all calls together.
 
         Returns:
             Times and raw output bytes; whether they are right is the caller's question.
@@ -340,93 +302,160 @@ class Session:
         assert arena is not None
         layout = arena.layout
         fed = self._feed(arena, inputs)
-        cpu_before = cpu_ns(self._worker)
+        waited = (waited_s(self._child.worker), own_wait_s()) if times > 1 else (0.0, 0.0)
+        cpu_before = cpu_ns(self._child.worker)
         started = time.perf_counter_ns()
-        status, inner = self._ask("cold" if flush else "go")
+        word, more = ("many", f" {times}") if times > 1 else ("cold" if flush else "go", "")
+        status, inner, checksum = self._ask(word, more)
         outer = time.perf_counter_ns() - started
-        cpu_after = cpu_ns(self._worker)
+        cpu_after = cpu_ns(self._child.worker)
+        if times > 1:
+            waited = (waited_s(self._child.worker) - waited[0], own_wait_s() - waited[1])
         if status != 0:
             raise CandidateFaultError(
-                Verdict.RUNTIME_ERROR, f"launch returned {status} ({_STATUS_NAME.get(status, 'no known status')})"
+                Verdict.RUNTIME_ERROR, f"launch returned {status} ({STATUS.get(status, 'no known status')})"
             )
         self._inspect(arena, fed)
         snapshots = tuple(arena.view(b).copy() for b in layout.of(Kind.SNAPSHOT))
-        for index, (buffer, snapshot) in enumerate(zip(layout.of(Kind.OUTPUT), snapshots, strict=True)):
-            if not np.array_equal(arena.view(buffer), snapshot):
-                raise CandidateFaultError(
-                    Verdict.WRONG_VALUE, f"output {index} changed after the launcher had returned"
-                )
+        self._check_late(arena, snapshots, checksum)
         cpu = None if cpu_before is None or cpu_after is None else cpu_after - cpu_before
         idle = 0 if cpu_before is None or self._cpu_after is None else cpu_before - self._cpu_after
         self._cpu_after = cpu_after
-        return Call(inner, outer, cpu, snapshots, idle, _POISON[self._placement])
+        self.idle_ns.append(idle)
+        return Call(
+            inner,
+            outer,
+            cpu,
+            snapshots,
+            idle,
+            _POISON[self._placement],
+            (round(waited[0] * 1e9), round(waited[1] * 1e9)),
+        )
 
     def control(self, inputs: Sequence[Array]) -> None:
         """Give the process fresh inputs and poisoned outputs, and let it *not* call the kernel.
 
         Raises:
-            CandidateFaultError: NOT_USED: an output was written all the same; or as :meth:`call`.
+            CandidateFaultError: NOT_USED: an output was written all the same; RUNTIME_ERROR: code in the process is no longer that
+                of its files; or as :meth:`call`.
         """
         arena = self._arena
         assert arena is not None
         fed = self._feed(arena, inputs)
         self._ask("skip")
         self._inspect(arena, fed)
-        self._cpu_after = None
         for kind in (Kind.SNAPSHOT, Kind.OUTPUT):
             for buffer in arena.layout.of(kind):
                 if (arena.view(buffer) != _POISON[self._placement]).any():
                     raise CandidateFaultError(
                         Verdict.NOT_USED, f"output {buffer.index} was written although the launcher had not been called"
                     )
+        cpu = cpu_ns(self._child.worker)
+        if cpu is not None and self._cpu_after is not None:
+            self.idle_ns.append(cpu - self._cpu_after)
+        self._cpu_after = cpu
+        changed = rewritten_code(self._child.worker) if self._plain_cpu else ""
+        if changed:
+            raise CandidateFaultError(Verdict.RUNTIME_ERROR, f"it rewrote the code of {changed} in its memory")
 
-    def refuses(self, index: int, axis: int, extent: int) -> bool:
-        """Call the kernel with another extent than its buffers have, which its contract excludes; say whether it refused.
+    def attempt(self, inputs: Sequence[Array], change: Change) -> Attempt:
+        """Call the kernel in a way that its contract does not cover; the next :meth:`call` is an ordinary one again.
 
         Raises:
             CandidateFaultError: It died, took too long, or wrote where it must not.
         """
         arena = self._arena
         assert arena is not None
-        if self._pending():
-            raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process answered twice")
-        self._cpu_after = None
-        status, _ = self._ask("try", f" {index} {axis} {extent}")
-        damaged = arena.damaged()
-        if damaged:
-            raise CandidateFaultError(Verdict.OUT_OF_BOUNDS, f"it wrote beside {damaged}")
-        return status != 0
+        usual = arena.layout
+        shift = -change.shift if self._placement is Placement.END else change.shift
+        arena.use(moved(usual, shift))
+        try:
+            fed = self._feed(arena, inputs)
+            self._cpu_after = None
+            given = {name: getattr(change, name) for name in change.__dataclass_fields__} | {"shift": shift}
+            status, _, _ = self._ask("try", f" {json.dumps(given)}")
+            self._inspect(arena, fed)
+            outputs = tuple(arena.view(b).copy() for b in arena.layout.of(Kind.OUTPUT))
+            poison = _POISON[self._placement]
+            written = (
+                b.name
+                for b in arena.layout.buffers
+                if b.kind in {Kind.OUTPUT, Kind.WORKSPACE} and (arena.view(b) != poison).any()
+            )
+            workspace = arena.layout.of(Kind.WORKSPACE)
+            kept = arena.view(workspace[0])[-change.workspace_less :] if workspace and change.workspace_less else ()
+            return Attempt(status, outputs, next(written, ""), bool(np.any(np.asarray(kept) != poison)))
+        finally:
+            arena.use(usual)
 
     def mapped_files(self) -> frozenset[str]:
         """Give the paths of the files in the process's memory; empty where the kernel does not let us look."""
         try:
-            text = Path(f"/proc/{self._worker}/maps").read_text(errors="replace")
+            text = Path(f"/proc/{self._child.worker}/maps").read_text(errors="replace")
         except OSError:
             return frozenset()
         fields = (line.split(maxsplit=5) for line in text.splitlines())
         return frozenset(parts[5] for parts in fields if len(parts) > 5 and parts[5].startswith("/"))
 
     def _feed(self, arena: Arena, inputs: Sequence[Array]) -> list[Array]:
-        """Write inputs, poison everything else; give the inputs as bytes."""
-        if self._pending():
+        """Poison everything, then write inputs; give the inputs as bytes.
+
+        Inputs last: a thread that waits for them, to be done before it is asked, has no time left.
+        """
+        if self._child.pending():
             raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process answered twice")
         layout = arena.layout
-        fed = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in inputs]
-        for buffer, raw in zip(layout.of(Kind.INPUT), fed, strict=True):
-            arena.view(buffer)[:] = raw
         for kind in (Kind.OUTPUT, Kind.SNAPSHOT, Kind.WORKSPACE):
             for buffer in layout.of(kind):
                 arena.view(buffer)[:] = _POISON[self._placement]
+        fed = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in inputs]
+        for buffer, raw in zip(layout.of(Kind.INPUT), fed, strict=True):
+            arena.view(buffer)[:] = raw
         return fed
 
-    def _ask(self, word: str, more: str = "") -> tuple[int, int]:
-        """Give a command and take its answer: status and nanoseconds."""
+    def _ask(self, word: str, more: str = "") -> tuple[int, int, int]:
+        """Give a command and take its answer: status, nanoseconds, checksum of the outputs."""
         nonce = secrets.token_hex(8)
-        self._say(f"{word} {nonce}{more}")
-        found = re.fullmatch(rf"done {nonce} (-?\d{{1,11}}) (-?\d{{1,18}})", self._answer(self._limits.call_s))
+        try:
+            self._child.say(f"{word} {nonce}{more}")
+            answer = self._child.answer(self._limits.call_s)
+        except FaultAtError as fault:
+            raise self._fault(fault.offset) from None
+        found = re.fullmatch(rf"done {nonce} (-?\d{{1,11}}) (-?\d{{1,18}}) (\d{{1,10}}) (\d{{1,10}})", answer)
         if not found:
             raise CandidateFaultError(Verdict.RUNTIME_ERROR, "the process speaks out of turn")
-        return int(found[1]), int(found[2])
+        status, took, checksum, mode = map(int, found.groups())
+        wanted = _FLOAT_MODE.get(platform.machine(), 0)
+        if self._plain_cpu and mode and wanted and mode != wanted:
+            raise CandidateFaultError(
+                Verdict.RUNTIME_ERROR,
+                f"it left the processor's floating-point mode changed (rounding, traps or denormals: 0x{mode:08x}, before 0x{wanted:08x})",
+            )
+        return status, took, checksum
+
+    def _check_late(self, arena: Arena, snapshots: Sequence[Array], checksum: int) -> None:
+        """Check that nothing was written after the launcher had returned, not to the outputs and not to the copies of them."""
+        for index, (buffer, snapshot) in enumerate(zip(arena.layout.of(Kind.OUTPUT), snapshots, strict=True)):
+            if not np.array_equal(arena.view(buffer), snapshot):
+                raise CandidateFaultError(
+                    Verdict.WRONG_VALUE, f"output {index} changed after the launcher had returned"
+                )
+        found = 0
+        for snapshot in snapshots:
+            found = zlib.crc32(snapshot.data, found)
+        if found != checksum:
+            raise CandidateFaultError(
+                Verdict.WRONG_VALUE, "outputs and the copies of them both changed after the launcher had returned"
+            )
+
+    def _fault(self, offset: int) -> CandidateFaultError:
+        assert self._arena is not None
+        kind, where = self._arena.layout.describe(offset)
+        if kind is Kind.INPUT:
+            return CandidateFaultError(Verdict.MUTATED_INPUT, f"it wrote to {where}")
+        if kind is None:
+            return CandidateFaultError(Verdict.OUT_OF_BOUNDS, f"it touched memory {where}")
+        return CandidateFaultError(Verdict.RUNTIME_ERROR, f"a fault inside {where}")
 
     def _inspect(self, arena: Arena, fed: Sequence[Array]) -> None:
         damaged = arena.damaged()

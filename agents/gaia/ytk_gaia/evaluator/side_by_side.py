@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 from ytk_gaia.evaluator import finals
 from ytk_gaia.evaluator.arena import Placement
-from ytk_gaia.evaluator.floor import unseen_ns
+from ytk_gaia.evaluator.floor import unseen_ns, worked_between
 from ytk_gaia.evaluator.halving import FINALISTS
 from ytk_gaia.evaluator.options import JudgeOptions
 from ytk_gaia.evaluator.reference import Reference
@@ -17,8 +17,11 @@ from ytk_gaia.evaluator.rounds import SICKENING, judge_call, open_session
 from ytk_gaia.evaluator.schedule import schedule
 from ytk_gaia.evaluator.session import CandidateFaultError, Session
 from ytk_gaia.evaluator.track import Track
+from ytk_gaia.evaluator.verdicts import Verdict
 from ytk_gaia.task_format import Task
 
+_MOST_REPEATS = 3
+"""More pairs tell candidates apart that fewer do not, but what is a tie after so many is one."""
 _KEEP_WITHIN = 1.5
 """Candidates slower than this multiple of the best cannot win any more."""
 
@@ -74,11 +77,23 @@ def _one_pass(
                 (pairs.cold if flushed else pairs.warm)[k].append(call.inner_ns)
                 if not flushed:
                     tracks[k].unseen_ns.append(unseen_ns(call, threads))
+    for track, session in zip(tracks, sessions, strict=True):
+        worked = worked_between(session.idle_ns)
+        if worked:
+            with _blamed(track, reference, session):
+                raise CandidateFaultError(Verdict.IMPOSSIBLE_TIME, f"{worked}, while others were measured")
     return pairs
 
 
+def _told_apart(pairs: finals.Pairs) -> bool:
+    """Say whether there is no doubt any more which finalist is the fastest."""
+    best = finals.best_of(pairs.warm)
+    others = [times for k, times in enumerate(pairs.warm) if k != best]
+    return all(finals.paired_ratio(times, pairs.warm[best], "").decided for times in others)
+
+
 def compare(tracks: Sequence[Track], task: Task, options: JudgeOptions, reference: Reference, deadline: float) -> None:
-    """Compare those that can still win, pair by pair, once with each placement of the buffers.
+    """Compare those that can still win, pair by pair, once with each placement of the buffers, and again while there is doubt and time.
 
     A finalist that misbehaves here is out (its verdict says why); the pairs of that pass are not used.
 
@@ -88,12 +103,16 @@ def compare(tracks: Sequence[Track], task: Task, options: JudgeOptions, referenc
     while (contenders := finalists(tracks, options.baseline)) and time.monotonic() <= deadline:
         total = finals.Pairs([[] for _ in contenders], [[] for _ in contenders])
         try:
-            for placement in (Placement.END, Placement.START):
-                with contextlib.ExitStack() as stack:
-                    found = _one_pass(contenders, task, placement, options, reference, stack)
-                for k in range(len(contenders)):
-                    total.warm[k] += found.warm[k]
-                    total.cold[k] += found.cold[k]
+            for _ in range(_MOST_REPEATS if len(contenders) > 1 else 1):
+                began = time.monotonic()
+                for placement in (Placement.END, Placement.START):
+                    with contextlib.ExitStack() as stack:
+                        found = _one_pass(contenders, task, placement, options, reference, stack)
+                    for k in range(len(contenders)):
+                        total.warm[k] += found.warm[k]
+                        total.cold[k] += found.cold[k]
+                if _told_apart(total) or 2 * time.monotonic() - began > deadline:
+                    break
         except _FinalistOutError:
             continue
         best = finals.best_of(total.warm)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ytk_core.errors import FormatError
 from ytk_core.formats.kernel_bundle import KernelBundle, parse_bundle
 from ytk_gaia.evaluator.build import Built
+from ytk_gaia.evaluator.floor import InARow
 from ytk_gaia.evaluator.verdicts import CandidateResult, PairedRatio, Verdict
 
 Step = tuple[int, int]
@@ -31,13 +32,20 @@ class Track:
     unseen_ns: list[int] = field(default_factory=list)
     """Per timed call: what the judge saw beyond what the process reported."""
     idle_ns: list[int] = field(default_factory=list)
-    """Per timed call: processor time that the process used before it, while nobody had asked for anything."""
+    """Per pause between two calls: processor time that the process used, while nobody had asked for anything."""
     bits: dict[int, str] = field(default_factory=dict)
     worst_error: float = 0.0
     cold_ns: list[int] = field(default_factory=list)
     ratio: PairedRatio | None = None
     baseline: PairedRatio | None = None
+    looked_ns: dict[int, int] = field(default_factory=dict)
+    """Sample to time in the first look (:mod:`.screening`)."""
+    looked_unseen_ns: list[int] = field(default_factory=list)
     edges_done: bool = False
+    variant: int = 0
+    """Which variant of its contract has the task's types."""
+    in_a_row: list[InARow] = field(default_factory=list)
+    """What many calls without a look in between took."""
 
     @property
     def running(self) -> bool:
@@ -91,5 +99,6 @@ class Track:
             log=self.log,
             cold_ms=statistics.median(self.cold_ns) / 1e6 if passed and self.cold_ns else None,
             ratio=self.ratio if passed else None,
-            baseline=self.baseline if passed else None,
+            # Of a first look too: it decides who is worth another batch.
+            baseline=self.baseline if passed or self.verdict is Verdict.NO_EVIDENCE else None,
         )

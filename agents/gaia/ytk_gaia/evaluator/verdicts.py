@@ -76,6 +76,23 @@ class CandidateResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Of a CUDA kernel: what its compiler and its cubin say."""
 
 
+class Roofline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What memory allows at one shape. Rates in GB/s (1e9 bytes a second), each byte counted once.
+
+    ``shapes``: of the inputs. ``bytes``: what every right kernel has to move there (at the captured shape the inputs that must be
+    read, at others the outputs alone). ``measured_gb_s``: of a plain kernel, at the time of this measurement; 0: not measured.
+    ``peak_gb_s``: best that this machine ever showed at this size; of a GPU what its memory's clock allows. ``roofline_ms``: ``bytes``
+    at the peak rate. ``floor_ms``: no time below this is believed.
+    """
+
+    shapes: str
+    bytes: int
+    measured_gb_s: float
+    peak_gb_s: float
+    roofline_ms: float
+    floor_ms: float
+
+
 class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the judge says. ``self_test``: what trivial kernels got; every one has to fail for the task to prove anything."""
 
@@ -93,6 +110,8 @@ class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     self_test: dict[str, str]
     roofline_ms: float = 0.0
     """Fastest time in which a plain kernel moved ``floor_bytes`` on this machine; the floor is a fixed part of it."""
+    rooflines: tuple[Roofline, ...] = ()
+    """Per shape, the timed one first; empty where so little is moved that it takes no time that one could tell."""
     machine: str = ""
     """Whose rates the floor comes from: device and processor model."""
     baseline: str = ""
