@@ -91,7 +91,7 @@ def judged(tmp_path_factory):
         text = candidate_text(kernels[0], BundleContext(region, task.spec, DeploymentTarget.CPU, 1))
         directory = tmp_path_factory.mktemp(name)
         write_task(directory, task)
-        options = JudgeOptions(budget_s=BUDGET_S, threads=2, mode="required", limits=PATIENT)
+        options = JudgeOptions(budget_s=BUDGET_S, threads=2, mode="required", limits=PATIENT, in_full=True)
         fixed = msgspec.structs.replace(task.spec, rounds=2)
         task = type(task)(fixed, read_task(directory).samples)
         found[name] = (region, task, text, judge.evaluate(task, {name: text}, ARCH, directory, options))
@@ -129,7 +129,7 @@ def test_a_kernel_made_for_the_captured_shape_is_rejected(judged, tmp_path):
     assert "= in[0].dims[0];" in bundle.source
     source = bundle.source.replace("= in[0].dims[0];", "= 6;", 1)
     hard_coded = render_bundle(msgspec.structs.replace(bundle, source=source))
-    options = JudgeOptions(budget_s=BUDGET_S, threads=1, mode="required", limits=PATIENT)
+    options = JudgeOptions(budget_s=BUDGET_S, threads=1, mode="required", limits=PATIENT, in_full=True)
     results = judge.evaluate(task, {"declared": declared, "hard_coded": hard_coded}, ARCH, tmp_path, options).candidates
     assert results[0].verdict is Verdict.WRONG_SHAPE
     assert "dynamic" in results[0].reason
