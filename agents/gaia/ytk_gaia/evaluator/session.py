@@ -13,7 +13,6 @@ import sys
 import time
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +26,7 @@ from ytk_core.sandbox import SandboxMode, SandboxPolicy
 from ytk_gaia.evaluator import candidate_runner, system_calls
 from ytk_gaia.evaluator.arena import ALIGNMENT, Arena, Buffer, Kind, Layout, Placement, moved, new_descriptor, plan
 from ytk_gaia.evaluator.build import child_mark
+from ytk_gaia.evaluator.calls import Attempt, Call, Change
 from ytk_gaia.evaluator.child import CandidateFaultError, Child, FaultAtError, Limits
 from ytk_gaia.evaluator.cpu_clock import cpu_ns
 from ytk_gaia.evaluator.untouched import rewritten_code
@@ -57,30 +57,6 @@ def cache_bytes() -> int:
     return min(256 << 20, max(sizes, default=32 << 20))
 
 
-@dataclass(frozen=True)
-class Call:
-    """One call of the kernel.
-
-    Attributes:
-        inner_ns: Wall time by the process's own clock.
-        outer_ns: Wall time by the judge's clock, with everything around the call.
-        cpu_ns: Processor time of all threads, with everything around the call; None where the kernel does not say.
-        idle_ns: Processor time since the call before, while the process had nothing to do; 0 where the kernel does not say, or
-            where none was before.
-        outputs: As copied aside right after the call.
-        poison: Byte that filled the outputs before the call; -1: none.
-        waited_ns: Of several calls in a row, time that the process, and that the judge was ready to run and had no processor.
-    """
-
-    inner_ns: int
-    outer_ns: int
-    cpu_ns: int | None
-    outputs: tuple[Array, ...]
-    idle_ns: int = 0
-    poison: int = -1
-    waited_ns: tuple[int, int] = (0, 0)
-
-
 def _bytes_of(tensor: TaskTensor) -> int:
     count = 1
     for extent in tensor.shape:
@@ -93,51 +69,6 @@ def _described(tensors: Sequence[TaskTensor], buffers: Sequence[Buffer] | None) 
         {"offset": buffers[i].offset if buffers else 0, "dtype": ONNX_NUMBER[t.dtype], "dims": list(t.shape)}
         for i, t in enumerate(tensors)
     ]
-
-
-@dataclass(frozen=True)
-class Change:
-    """What is different in a call that the contract of a kernel does not cover.
-
-    Attributes:
-        fields: ``in`` or ``out``, index, field of ``ytk_tensor``, axis (of ``dims``), value.
-        inputs_less: How many inputs fewer than there are.
-        outputs_less: How many outputs fewer.
-        workspace_less: How many bytes of workspace fewer than it asked for.
-        shift: Bytes by which every buffer is moved from its place, without a sign: less aligned, and still inside its pages.
-        threads: Another number of threads; 0: the same.
-        variant: Another number of a variant; None: the same.
-    """
-
-    fields: tuple[tuple[str, int, str, int, int], ...] = ()
-    inputs_less: int = 0
-    outputs_less: int = 0
-    workspace_less: int = 0
-    shift: int = 0
-    threads: int = 0
-    variant: int | None = None
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """What came of a changed call.
-
-    Attributes:
-        status: What the launcher returned.
-        outputs: Their bytes afterwards.
-        touched: The first output, or the workspace, that is not what the judge had filled it with; empty: none.
-        beyond: Whether the workspace that it was not given is another than before.
-    """
-
-    status: int
-    outputs: tuple[Array, ...]
-    touched: str
-    beyond: bool
-
-    @property
-    def tried(self) -> bool:
-        """Whether the call was made at all."""
-        return self.status != candidate_runner.NOT_TRIED
 
 
 class Session:
