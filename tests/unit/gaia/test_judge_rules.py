@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
 from ytk_core.formats.kernel_bundle import parse_bundle
 from ytk_core.formats.plugin_meta import Extent, InputDecl
-from ytk_gaia.evaluator import ranges, waiting
+from ytk_gaia.evaluator import candidate_runner, edges, ranges, waiting
 from ytk_gaia.evaluator.contract import contract_problem, variant_of
 from ytk_gaia.evaluator.floor import Floors, InARow, rooflines, suspicion, times_in_a_row
 from ytk_gaia.evaluator.session import Attempt
@@ -200,3 +202,23 @@ def test_a_kernel_outside_its_range_that_refuses_must_not_have_written():
         ranges.CandidateFaultError, match=r"with 63 at input 0 axis 0, outside .* had written to output 0"
     ):
         ranges.check_ranges(Track, task, lambda _spec: Process())
+
+
+def test_a_kernel_by_hand_was_promised_that_the_call_is_checked_before():
+    bundle = parse_bundle(kernel(HONEST), "x")
+    generator = msgspec.structs.replace(bundle.meta.generator, strategy=edges.BY_HAND)
+
+    class Process:
+        threads, workspace_bytes = 2, 64
+        asked = ()
+
+        def attempt(self, _inputs, change):
+            self.asked = (*self.asked, change)
+            return Attempt(candidate_runner.NOT_TRIED, (), "", False)
+
+    for meta, most in ((bundle.meta, 30), (msgspec.structs.replace(bundle.meta, generator=generator), 2)):
+        process = Process()
+        track = SimpleNamespace(bundle=msgspec.structs.replace(bundle, meta=meta), variant=0)
+        edges.check_edges(process, track, make_task())
+        assert [change.threads for change in process.asked if change.threads] == [1, 3]
+        assert (len(process.asked) > 10) == (most > 10)
