@@ -176,21 +176,19 @@ YTK_REAL1(op_trunc, std::trunc(x))
 // instead of branches, within 2 ulp of the exact value over all floats unless stated (the logistic function: where exp(-x) is
 // finite); NaN and infinities as libm has them. Doubles go to libm.
 YTK_INLINE float vec_exp(float x) {
-  // Beyond these the result is infinity or zero anyway. A NaN passes both selects and is put back at the end.
-  const float low = x < -104.0f ? -104.0f : x, y = low > 89.0f ? 89.0f : low, safe = y == y ? y : 0.0f;
-  const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  const float n = (safe * 1.44269504f + magic) - magic;
-  const float r = (safe - n * 0.693359375f) - n * -2.12194440e-4f;
-  float p = 0.0013942164368927479f;
-  p = p * r + 0.008363775908946991f;
-  p = p * r + 0.041666362434625626f;
-  p = p * r + 0.16666573286056519f;
-  p = p * r + 0.5f;
-  p = (p * r) * r + r + 1.0f;
+  const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which is then in the low bits
+  const float rounded = x * 1.44269504f + magic, n = rounded - magic;
+  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  const float r2 = r * r;  // short chains of operations: a long one waits for itself
+  const float high = 0.0013942164368927479f * r2 + (0.008363775908946991f * r + 0.041666362434625626f);
+  const float p = ((high * r2 + (0.16666573286056519f * r + 0.5f)) * r2 + r) + 1.0f;
   // In two steps: 2^n alone would overflow or vanish where the result does not.
-  const int32_t whole = (int32_t)n, half_n = whole / 2;
-  const float first = bitcast<float>((half_n + 127) << 23), second = bitcast<float>((whole - half_n + 127) << 23);
-  return x == x ? p * first * second : x;
+  const uint32_t whole = bitcast<uint32_t>(rounded) - 0x4b400000u, half_n = (uint32_t)((int32_t)whole >> 1);
+  const float first = bitcast<float>((half_n + 127u) << 23), second = bitcast<float>((whole - half_n + 127u) << 23);
+  // Selects at the end, not a clamped argument: of a clamp compilers make paths of their own, with a dozen more operations.
+  // A NaN fails both comparisons and is in r.
+  const float scaled = p * first * second, large = x > 89.0f ? (float)YTK_INFINITY : scaled;
+  return x < -104.0f ? 0.0f : large;
 }
 YTK_INLINE float vec_tanh(float x) {
   const float a = std::fabs(x), s = x * x;
@@ -205,9 +203,11 @@ YTK_INLINE float vec_tanh(float x) {
   return a < 0.625f ? near : (x == x ? far : x);
 }
 YTK_INLINE float vec_sigmoid(float x) { return 1.0f / (1.0f + vec_exp(-x)); }
-// A rational function of degree 11 over 10: within 6 ulp (3.7e-7), a third of the work of two branches within 2 ulp.
+// A rational function of degree 11 over 10 below 3.95: within 6 ulp (3.7e-7), a third of the work of two branches within 2 ulp.
+// One select of the result, not a clamped argument: of the clamp compilers make paths of their own, with six more operations.
+// A NaN fails the comparison and comes out of the quotient.
 YTK_INLINE float vec_erf(float x) {
-  const float low = x < -3.95f ? -3.95f : x, t = low > 3.95f ? 3.95f : low, s = t * t;
+  const float s = x * x;
   float p = 2.025994945142884e-06f;
   p = p * s + 0.0002846821735147387f;
   p = p * s + 0.0038078222423791885f;
@@ -220,7 +220,8 @@ YTK_INLINE float vec_erf(float x) {
   q = q * s + 0.11455626040697098f;
   q = q * s + 0.5030824542045593f;
   q = q * s + 1.0f;
-  return t * p / q;
+  const float inside = x * p / q;
+  return s >= 15.6025f ? std::copysign(1.0f, x) : inside;
 }
 #define YTK_VECTOR1(name)                       \
   YTK_INLINE double vec_##name(double x) {      \

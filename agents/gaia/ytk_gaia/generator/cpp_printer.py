@@ -44,6 +44,34 @@ class CppLoopPrinter(loop_printer.LoopPrinter):
         """Give the operations of the runtime headers."""
         return printable_operations()
 
+    def indirect_indexing(self, var: str, size: Any, check: bool = True, wrap_neg: bool = True) -> Any:
+        """Turn a computed value into an index, and remember how many values it can have."""
+        symbol = super().indirect_indexing(var, size, check, wrap_neg)
+        self._nest.bounds[symbol.name] = size
+        return symbol
+
+    def store(self, name: str, index: Any, value: str, mode: str | None = None) -> None:
+        """Write one element, or add to it; remember which."""
+        super().store(name, index, value, mode)
+        self._nest.targets.append(self._nest.stores[-1][1])
+
+    def scan(self, dtypes: Any, combine_fn: Callable[..., Any], values: Any) -> tuple[str, ...]:
+        """Carry partial results; print as well how those of one stretch follow those of another."""
+        first = not self._nest.state
+        carried = super().scan(dtypes, combine_fn, values)
+        others = tuple(f"other_{name}" for name in carried)
+        # Statements of their own: what the body has computed is not there.
+        known, self._known = self._known, [{}]
+        with self._block() as block:
+            result = combine_fn(carried, others)
+        self._known = known
+        result = tuple(result) if isinstance(result, tuple | list) else (result,)
+        fresh = [self._new() for _ in result]
+        lets = [f"const auto {n} = {r};" for n, r in zip(fresh, result, strict=True)]
+        moves = [f"{c} = {n};" for c, n in zip(carried, fresh, strict=True)]
+        self._nest.joins = [*block, *lets, *moves] if first else []
+        return carried
+
 
 def print_rows(
     operation: Any,

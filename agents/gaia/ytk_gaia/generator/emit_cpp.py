@@ -13,6 +13,7 @@ from ytk_core.dtypes import ONNX_NUMBER
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator.border import Border, EmittedKernel
 from ytk_gaia.generator.cpp_printer import print_rows
+from ytk_gaia.generator.cuda_scatter import separable
 from ytk_gaia.generator.index_printer import STORAGE_TYPE, c_type, print_index
 from ytk_gaia.generator.launcher_text import (
     CHECK,
@@ -25,11 +26,12 @@ from ytk_gaia.generator.launcher_text import (
 )
 from ytk_gaia.generator.lowering import LoweredRegion, static_int
 from ytk_gaia.generator.memory_plan import ALIGNMENT, Places, Plan, aligned, find_results, needed, place_steps
-from ytk_gaia.generator.nest import Nest, NestKind
+from ytk_gaia.generator.nest import Nest, NestKind, ScatterParts, loop_variables
 from ytk_gaia.generator.print_loops import print_loops, print_shared_rows
 from ytk_gaia.generator.row_buffers import RowBuffers
 from ytk_gaia.generator.row_fusion import Fuser, Group
 from ytk_gaia.generator.schedules import Dynamic, Schedule, extent_text, product_text
+from ytk_gaia.generator.tiles import find_tile
 
 
 def _print_nests(plan: Plan, schedule: Schedule) -> list[Nest]:
@@ -41,8 +43,26 @@ def _print_nests(plan: Plan, schedule: Schedule) -> list[Nest]:
             nest = print_rows(op, plan.pointer, plan.dtype, 1, _jams(schedule))
             assert nest is not None  # every nest has one iteration outside its loops
             nest.sizes, nest.reduced = plan.extents(nest.sizes), plan.extents(nest.reduced)
+            if nest.kind is NestKind.SCATTER:
+                nest.parts = _scatter_parts(plan, nest)
+            nest.tile = find_tile(nest)
             nests.append(nest)
     return nests
+
+
+def _scatter_parts(plan: Plan, nest: Nest) -> ScatterParts | None:
+    """Say how threads may share a scatter; None where it reads what it writes, or writes in several places."""
+    roots = {plan.root(name) for name, _ in nest.stores}
+    if len(nest.targets) != 1 or len(nest.stores) != 1 or roots & {plan.root(name) for name, _ in nest.loads}:
+        return None
+    root, target = next(iter(roots)), nest.targets[0]
+    if root not in plan.storage:
+        return None
+    free: list[int] = []
+    if not any(isinstance(size, Dynamic) for size in nest.sizes):
+        bounds = {name: inductor.fixed_extent(plan.graph, size) for name, size in nest.bounds.items()}
+        free = separable(nest.targets, loop_variables(len(nest.sizes)), nest.sizes, bounds)
+    return ScatterParts(tuple(free), print_index(target), plan.extent(plan.storage[root][0]))
 
 
 def _jams(schedule: Schedule) -> tuple[int, ...]:
@@ -59,6 +79,7 @@ def _groups(plan: Plan, nests: Sequence[Nest], schedule: Schedule) -> list[Group
         nest = print_rows(operations[nests[number].buffer], plan.pointer, plan.dtype, rows, _jams(schedule))
         if nest is not None:
             nest.sizes, nest.reduced = plan.extents(nest.sizes), plan.extents(nest.reduced)
+            nest.tile = find_tile(nest)
         return nest
 
     def span(root: str) -> int | None:

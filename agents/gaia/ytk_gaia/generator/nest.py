@@ -55,11 +55,60 @@ class SortKeys:
 
 
 @dataclass(frozen=True)
+class ScanParts:
+    """A scan whose steps several threads share out.
+
+    Attributes:
+        types: C++ types of what is carried along.
+        values: Names of a step's own values, after ``fill``.
+        fill: Statements of a step before the scan.
+        join: C++ lambda of what two neighbouring parts (left, right) make together: ``(l0, ..., r0, ..., &o0, ...)``.
+        results: Names that ``body`` knows the step's results by.
+    """
+
+    types: tuple[str, ...]
+    values: tuple[str, ...]
+    fill: tuple[str, ...]
+    join: str
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Jam:
     """Several rows of a pointwise nest in one body: ``rows`` of them from the variable of the loop before the last."""
 
     rows: int
     body: list[str]
+
+
+@dataclass(frozen=True)
+class ScatterParts:
+    """How the iterations of a scatter may be shared so that every element gets its values in the order that one thread has.
+
+    Attributes:
+        free: Positions of loops of which different iterations never write to one element.
+        place: C++ expression of the element that an iteration writes, counted from the start of its buffer.
+        span: Elements of that buffer.
+    """
+
+    free: tuple[int, ...]
+    place: str
+    span: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Two loops of a nest.
+
+    Attributes:
+        written: Position of the loop that is contiguous in memory that is written; vector lanes run along it.
+        read: Position of the loop that is contiguous in memory that is read.
+        columns: Iterations of ``written`` in a tile.
+    """
+
+    written: int
+    read: int
+    columns: int
 
 
 @dataclass
@@ -76,6 +125,8 @@ class Nest:
     reads: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)
     sort: SortKeys | None = None
+    scan: ScanParts | None = None
+    """Where threads share the steps out; else a scan is a body that carries ``state`` along."""
     split: Split | None = None
     jams: dict[int, Jam] = field(default_factory=dict)
     """By number of rows; only where rows have loads in common."""
@@ -98,6 +149,10 @@ class Nest:
     """Name of a value that is used as an index to the number of values that it can have."""
     joins: list[str] = field(default_factory=list)
     """Statements that join the state with that of another thread, whose variables are ``other_<name>``."""
+    tile: Tile | None = None
+    """Where the nest transposes."""
+    parts: ScatterParts | None = None
+    """How threads may share a scatter; None: one does it all."""
 
 
 def loop_variables(count: int) -> list[Any]:

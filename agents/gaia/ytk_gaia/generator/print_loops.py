@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
+from ytk_gaia.generator.ordered_loops import cuts_scan, print_cut_scan, print_scatter
 from ytk_gaia.generator.schedules import (
     LANES,
     MIN_TILE,
@@ -21,6 +22,7 @@ from ytk_gaia.generator.schedules import (
     product_text,
     tile_size,
 )
+from ytk_gaia.generator.tile_printer import tile_loops
 
 if TYPE_CHECKING:
     from ytk_gaia.generator.nest import Jam, Nest
@@ -335,17 +337,23 @@ def print_loops(nest: Nest, schedule: Schedule, sort_scratch: str = "") -> list[
     if kind == "reduction":
         return _reduction(nest, schedule)
     if kind == "scan":
-        return _rows(nest, schedule, _plain_reduction(nest))
+        return (
+            print_cut_scan(nest, schedule)
+            if cuts_scan(nest, schedule)
+            else _rows(nest, schedule, _plain_reduction(nest))
+        )
     if kind == "sort":
         return _sort(nest, schedule, sort_scratch)
     if kind == "scatter":
-        loops = [*(for_loop(f"i{k}", size) for k, size in nest.inner), *_reduced_loops(nest)]
-        return ["{", *_state(nest), *loops, *nest.body, _close(len(loops)), "}"]
+        return print_scatter(nest, schedule)
     if schedule.split and nest.split is not None:
         return _split_pointwise(nest, schedule)
     jam = nest.jams.get(schedule.jam)
     if jam is not None:
         return _jammed_pointwise(nest, schedule, jam)
+    if nest.tile is not None and schedule.jam > 1 and schedule.vector is not Vector.SCALAR:
+        counts, lines = tile_loops(nest, nest.tile)
+        return [*_threads(nest, schedule, counts), *lines]
     return _pointwise(nest, schedule)
 
 

@@ -21,7 +21,7 @@ MIN_TILE = 8
 _MAX_TILE = 64
 _CHUNKS = 32
 """Turns into which dynamic iterations are dealt."""
-_PARALLEL_WORK = 16384
+PARALLEL_WORK = 16384
 """Iterations below which starting a thread team costs more than it gives."""
 
 
@@ -125,7 +125,7 @@ def parallel_for(depth: int, iterations: int, schedule: Schedule, *, simd: bool 
 def parallel_depth(nest: Nest, schedule: Schedule, loops: int) -> int:
     """Give how many of the nest's own ``loops`` are shared among threads; none where someone else runs outer loops."""
     work = prod(nest.sizes) * prod(nest.reduced)
-    if work < _PARALLEL_WORK or loops == 0 or nest.outer:
+    if work < PARALLEL_WORK or loops == 0 or nest.outer:
         return 0
     return min(schedule.parallel, loops)
 
