@@ -320,14 +320,9 @@ def _take_over(left: list[Nest], position: int, kept: frozenset[str], names: Map
         elif gone:
             product = replace(product, store="")
         made.product = replace(product, links=(*product.links, link))
-        made.reads |= {n for n in taken.reads if names[n] != names[made.buffer]}
+        made.reads = made.reads | {n for n in taken.reads if names[n] != names[made.buffer]}
         if gone:
             made.writes = {n for n in made.writes if names[n] != names[made.buffer]}
-        made.writes |= taken.writes
+        made.writes = made.writes | taken.writes
         made.buffer = next(iter(taken.writes))
         del left[readers[0]]
-
-
-def products(nests: Iterable[Nest]) -> list[Product]:
-    """Give the products among nests."""
-    return [nest.product for nest in nests if isinstance(nest, ProductNest) and nest.product is not None]

@@ -92,17 +92,6 @@ def fitting(product: Product, tile: GemmTile) -> GemmTile:
     return next((t for t in later if t.rows < 2 * rows and t.columns < 2 * columns), later[-1])
 
 
-def tiles_for(products: Sequence[Product], sm: int) -> list[GemmTile]:
-    """Give the tiles that are worth a candidate: each makes another choice for some product."""
-    found, seen = [], set()
-    for tile in TILES:
-        chosen = tuple(fitting(product, tile).name for product in products)
-        if products and launchable(tile, sm) and chosen not in seen:
-            seen.add(chosen)
-            found.append(tile)
-    return found
-
-
 # ---- text ------------------------------------------------------------------------------------------------------------
 
 
