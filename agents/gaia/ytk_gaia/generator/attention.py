@@ -158,6 +158,14 @@ def lower_attention(
 
     result = inductor.pointwise(device, q.get_dtype(), [*leading, length, width], divided)
     graph = inductor.V.graph
-    names = [box.get_name() for box in (products, scores, top, total, sums, result)]
-    graph.ytk_attentions = [*parts_of(graph), AttentionParts(*names, causal=bool(is_causal))]
+    parts = AttentionParts(
+        products=products.get_name(),
+        scores=scores.get_name(),
+        top=top.get_name(),
+        total=total.get_name(),
+        sums=sums.get_name(),
+        result=result.get_name(),
+        causal=bool(is_causal),
+    )
+    graph.ytk_attentions = [*parts_of(graph), parts]
     return result

@@ -160,6 +160,8 @@ def printable_backend(
         "online_softmax": False,
         # Splits make a two-stage reduction for GPUs' sake and add a buffer that a CPU loop does not need.
         "split_reductions": False,
+        # Rows that are longer than they need to be would make a result another buffer, copied at the end.
+        "comprehensive_padding": False,
         "fallback_random": True,
         # Without it a sort of more than 512 elements is left to a library.
         "triton.decompose_sort_ops": True,
@@ -254,9 +256,14 @@ def loop_symbol(name: str) -> Any:
 
 
 def reduction(
-    device: Any, dtype: torch.dtype, ranges: list[Any], reduction_ranges: list[Any], body: Callable[[Any, Any], Any]
+    device: Any,
+    dtype: torch.dtype,
+    ranges: list[Any],
+    reduction_ranges: list[Any],
+    body: Callable[[Any, Any], Any],
+    kind: str = "sum",
 ) -> Any:
-    """Make a summing reduction over ``reduction_ranges`` for every point of ``ranges``, as a buffer of its own."""
+    """Make a reduction (``sum`` or ``max``) over ``reduction_ranges`` for every point of ``ranges``, as a buffer of its own."""
     box = ir.Reduction.create(
         device=device,
         dst_dtype=dtype,
@@ -264,7 +271,7 @@ def reduction(
         inner_fn=body,
         ranges=ranges,
         reduction_ranges=reduction_ranges,
-        reduction_type="sum",
+        reduction_type=kind,
     )
     box.realize()
     return box
