@@ -47,6 +47,11 @@ COMMANDS: tuple[Entry, ...] = (
         "Run engine bundles on the target and compare with torch.",
     ),
     Entry(
+        "embedded profile",
+        "ytk_client.cli.profile:profile",
+        "Tell where the time of an engine goes, by modules of the model.",
+    ),
+    Entry(
         "embedded catalogue",
         "ytk_client.cli.catalogue:catalogue",
         "List the plugins we ship, or write the kernels that a model needs.",

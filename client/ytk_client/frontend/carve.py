@@ -18,6 +18,7 @@ import torch
 from ytk_client.frontend import torch_adapter
 from ytk_client.frontend.catalogue.routing import Shipped, ports_of, shipped_plugin
 from ytk_client.frontend.growth import ANY_BORDER, DTYPES, Border, convex_closure, grow, is_random, seed_of
+from ytk_client.frontend.inner_graphs import graph_of, graph_text
 from ytk_client.frontend.refusals import Refusal
 from ytk_core.dtypes import DType
 from ytk_core.errors import ToolkitError
@@ -328,6 +329,9 @@ class Carver:
         refs.update({node: f"n{index}" for index, node in enumerate(nodes)})
 
         def text(node: torch.fx.Node) -> str:
+            inner = graph_of(node, self._program.graph_module)
+            if inner is not None:
+                return graph_text(inner)
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: _Ref(refs[arg]))
             return f"{node.target}{args}{dict(kwargs)}"
 

@@ -96,3 +96,17 @@ def test_what_a_higher_order_operator_hides_is_carved_or_exported(run_prepare, n
     assert {row.name.removesuffix("_1") for row in report.rows} == expected
     assert sum(row.sites for row in report.rows) == 2 * len(expected)
     assert all(verdict.ok for verdict in report.accuracy)
+
+
+@pytest.mark.parametrize(
+    ("branch", "names"), [("y.relu()", {"Cond": 2}), ("y.relu() * self.scale", {"Cond": 1, "Cond_1": 1})]
+)
+def test_conditions_that_compute_the_same_share_one_plugin(run_prepare, branch, names):
+    body = f"torch.cond(x.sum() > 0, lambda y: {branch}, lambda y: torch.special.i0(y), (x,))"
+    source = MODEL.format(context="if True", body=body).replace(
+        "self.first, self.second = Attention(), Attention()",
+        "self.first, self.second = Attention(), Attention()\n        self.first.scale, self.second.scale = 2.0, 3.0",
+    )
+    report, _ = run_prepare(source, samples=2)
+    assert {row.name: row.sites for row in report.rows} == names
+    assert all(verdict.ok for verdict in report.accuracy)
