@@ -59,7 +59,25 @@ def test_a_right_kernel_is_timed_and_wrong_ones_are_found(device, arch, tmp_path
         assert results[fault.name].verdict is fault.verdict, (fault.name, results[fault.name])
 
 
-@pytest.mark.parametrize("name", ["layer_norm_gelu", "fold", "scatter", "sort", "matmul"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "layer_norm_gelu",
+        "softmax_channels",
+        "long_rows",
+        "scan",
+        "total",
+        "transpose",
+        "fold",
+        "scatter",
+        "sort",
+        "matmul",
+        "linear",
+        "odd_batches",
+        "attention",
+        "causal_attention",
+    ],
+)
 def test_generated_kernels_are_right_and_timed(name, device, arch, tmp_path):
     """Every variant of every candidate, against float64; the report has times, conditions and the GPU's state."""
     torch = pytest.importorskip("torch")
@@ -84,6 +102,11 @@ def test_generated_kernels_are_right_and_timed(name, device, arch, tmp_path):
     torch.manual_seed(0)
     regions = {
         "layer_norm_gelu": (Norm(), (torch.randn(196, 384),)),
+        "softmax_channels": (Call(lambda x: torch.softmax(x, 1)), (torch.randn(2, 64, 56, 56),)),
+        "long_rows": (Call(lambda x: torch.log_softmax(x, -1)), (torch.randn(64, 50257),)),
+        "scan": (Call(lambda x: torch.cumsum(x * 0.5, -1).relu()), (torch.randn(64, 5000),)),
+        "total": (Call(lambda x: (x * x + 1).sum()), (torch.randn(8, 64, 56, 56),)),
+        "transpose": (Call(lambda x: (x * 2).permute(0, 2, 1).contiguous()), (torch.randn(8, 1000, 384),)),
         "fold": (Call(lambda x: torch.nn.functional.fold(x, (56, 56), 3, padding=1)), (torch.randn(1, 576, 3136),)),
         "scatter": (
             Call(lambda x, i: torch.zeros(512, 64).index_add(0, i, x)),
@@ -91,6 +114,23 @@ def test_generated_kernels_are_right_and_timed(name, device, arch, tmp_path):
         ),
         "sort": (Call(lambda x: torch.sort(x, dim=-1)), (torch.randn(64, 1000),)),
         "matmul": (Call(torch.matmul), (torch.randn(128, 256), torch.randn(256, 192))),
+        # Templates: tiles with an epilogue, edges and strides that no vector fits, attention with and without a mask.
+        "linear": (
+            Call(lambda x, w, b: torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b))),
+            (torch.randn(196, 384), torch.randn(1536, 384) / 20, torch.randn(1536)),
+        ),
+        "odd_batches": (
+            Call(lambda a, b, c: (a @ b.transpose(-1, -2)) * 0.5 + c),
+            (torch.randn(3, 67, 45), torch.randn(3, 83, 45), torch.randn(83)),
+        ),
+        "attention": (
+            Call(lambda q, k, v, m: torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=m)),
+            (*(torch.randn(2, 3, n, 40) for n in (77, 130, 130)), torch.randn(77, 130)),
+        ),
+        "causal_attention": (
+            Call(lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)),
+            tuple(torch.randn(1, 4, 200, 64) for _ in range(3)),
+        ),
     }
     module, inputs = regions[name]
     program = torch.export.export(module.eval(), inputs)

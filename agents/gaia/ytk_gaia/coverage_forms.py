@@ -134,7 +134,7 @@ class CudaForm:
             problem = next((p for command in emulation.runtime_commands(place) if (p := _run(command))), "")
             if problem:
                 raise ToolkitError(f"the emulation's runtime does not compile here: {problem}", code="emulation_broken")
-            self._objects = [place / "runtime.o", place / "checks.o"]
+            self._objects = [place / f"{name}.o" for name in emulation.RUNTIME_UNITS]
         return self._objects
 
 

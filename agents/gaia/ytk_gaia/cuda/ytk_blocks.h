@@ -51,6 +51,74 @@ YTK_INLINE T shuffle_down(T value, int by) {
     return value;
   }
 }
+template <class T>
+YTK_INLINE T shuffle_up(T value, int by) {
+  static_assert(sizeof(T) <= 8, "at most 8 bytes");
+  if constexpr (sizeof(T) == 8) {
+    return bitcast<T>(__shfl_up_sync(0xffffffffu, bitcast<long long>(value), by));
+  } else {
+    int word = 0;
+    std::memcpy(&word, &value, sizeof(T));
+    word = __shfl_up_sync(0xffffffffu, word, by);
+    std::memcpy(&value, &word, sizeof(T));
+    return value;
+  }
+}
+// What the lane of this number has.
+template <class T>
+YTK_INLINE T shuffle_from(T value, int lane) {
+  static_assert(sizeof(T) <= 8, "at most 8 bytes");
+  if constexpr (sizeof(T) == 8) {
+    return bitcast<T>(__shfl_sync(0xffffffffu, bitcast<long long>(value), lane));
+  } else {
+    int word = 0;
+    std::memcpy(&word, &value, sizeof(T));
+    word = __shfl_sync(0xffffffffu, word, lane);
+    std::memcpy(&value, &word, sizeof(T));
+    return value;
+  }
+}
+
+// ---- neighbours in memory, at once ------------------------------------------------------------------------------------
+// Elements index to index + count - 1, aligned like count of them, in pieces of at most 16 bytes.
+template <class T, int count>
+struct pieces {
+  static constexpr int each = (int)sizeof(T) * count > 16 ? 16 / (int)sizeof(T) : count;
+  struct alignas((int)sizeof(T) * each) piece {
+    T of[each];
+  };
+};
+template <int count, class D, class T, class I>
+YTK_INLINE void load_vector(D* to, const T* from, I index) {
+  using P = pieces<T, count>;
+#pragma unroll
+  for (int part = 0; part < count / P::each; ++part) {
+    const typename P::piece got = *(const typename P::piece*)(from + index + part * P::each);
+#pragma unroll
+    for (int k = 0; k < P::each; ++k) to[part * P::each + k] = cast<D>(load(got.of[k]));
+  }
+}
+template <int count, class D, class T, class I>
+YTK_INLINE void store_vector(const D* from, T* to, I index) {
+  using P = pieces<T, count>;
+#pragma unroll
+  for (int part = 0; part < count / P::each; ++part) {
+    typename P::piece put;
+#pragma unroll
+    for (int k = 0; k < P::each; ++k) store(put.of[k], from[part * P::each + k]);
+    *(typename P::piece*)(to + index + part * P::each) = put;
+  }
+}
+template <int count, class D, class T, int C, int HW, class I>
+YTK_INLINE void load_vector(D* to, hwc8<T, C, HW> from, I index) {
+#pragma unroll
+  for (int k = 0; k < count; ++k) to[k] = cast<D>(load(from[index + k]));
+}
+template <int count, class D, class T, int C, int HW, class I>
+YTK_INLINE void store_vector(const D* from, hwc8<T, C, HW> to, I index) {
+#pragma unroll
+  for (int k = 0; k < count; ++k) store(to[index + k], from[k]);
+}
 
 // ---- reductions whose partial results are joined together -------------------------------------------------------------
 // Of equal values the one at the lower position stays; a position below 0 says that nothing was seen.
@@ -126,27 +194,35 @@ YTK_INLINE void order(P* pairs, int64_t low, int64_t high, int64_t count) {
     pairs[high] = kept;
   }
 }
-// Bitonic, in the form whose comparisons all point one way: what is beyond the end counts as last, so any count will do. The
-// whole block must come here; the pairs are in memory that it shares, complete before the call.
-template <bool descending, class P>
-YTK_INLINE void sort_block(P* pairs, int64_t count) {
+// Bitonic, in the form whose comparisons all point one way: what is beyond the end counts as last, so any count will do. All
+// threads from first to first + threads - 1 come here together; barrier is theirs, the pairs are in memory that they share.
+template <bool descending, class P, class B>
+YTK_INLINE void sort_together(P* pairs, int64_t count, int first, int threads, B barrier) {
   int64_t half = 1;
   while (2 * half < count) half *= 2;
   for (int64_t size = 1; size <= half; size *= 2) {
-    __syncthreads();
-    for (int64_t t = threadIdx.x; t < half; t += blockDim.x) {
+    barrier();
+    for (int64_t t = first; t < half; t += threads) {
       const int64_t start = t / size * size * 2, within = t % size;
       order<descending>(pairs, start + within, start + 2 * size - 1 - within, count);
     }
     for (int64_t stride = size / 2; stride > 0; stride /= 2) {
-      __syncthreads();
-      for (int64_t t = threadIdx.x; t < half; t += blockDim.x) {
+      barrier();
+      for (int64_t t = first; t < half; t += threads) {
         const int64_t low = t / stride * stride * 2 + t % stride;
         order<descending>(pairs, low, low + stride, count);
       }
     }
   }
-  __syncthreads();
+  barrier();
+}
+template <bool descending, class P>
+YTK_INLINE void sort_block(P* pairs, int64_t count) {
+  sort_together<descending>(pairs, count, (int)threadIdx.x, (int)blockDim.x, []() { __syncthreads(); });
+}
+template <bool descending, class P>
+YTK_INLINE void sort_warp(P* pairs, int64_t count) {
+  sort_together<descending>(pairs, count, (int)threadIdx.x % 32, 32, []() { __syncwarp(); });
 }
 
 }  // namespace ytk

@@ -159,8 +159,10 @@ void look(Cell& cell, const char* at, size_t size, bool write, bool atomic, bool
   if (unordered(cell.written, thread, atomic, global)) return race(at, size, write ? "two stores" : "a load and a store", cell.written, thread);
   if (write && unordered(cell.read, thread, atomic, global)) return race(at, size, "a store and a load", cell.read, thread);
   Access& mine = write ? cell.written : cell.read;
-  const bool shared = !write && mine.thread != kNobody && mine.thread != thread && mine.block_time == block_time && mine.block == block_number;
-  const uint32_t many = warp_of(mine.thread) == thread / 32 ? kManyOfWarp + thread / 32 : kMany;
+  // Of one warp, what was before its last barrier is in order with all that the warp does from now on.
+  const bool same_warp = warp_of(mine.thread) == thread / 32, past = same_warp && mine.warp_time != warp_time[thread / 32];
+  const bool shared = !write && !past && mine.thread != kNobody && mine.thread != thread && mine.block_time == block_time && mine.block == block_number;
+  const uint32_t many = same_warp ? kManyOfWarp + thread / 32 : kMany;
   mine = Access{block_number, shared ? many : thread, block_time, warp_time[thread / 32], atomic};
 }
 

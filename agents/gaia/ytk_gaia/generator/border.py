@@ -52,6 +52,8 @@ class EmittedKernel:
     """Source text and what the contract must say about it.
 
     ``workspace_function``: whether the source has ``ytk_workspace``, whose answer then counts; the figures are lower bounds.
+    ``form``: word for what was done beyond loops ("": nothing); ``launches`` and ``traffic_bytes``: kernels of a GPU that one call
+    starts, and what they read and write of memory at the captured shape; ``paper_us``: their time on paper; None: not said.
     """
 
     source: str
@@ -60,3 +62,7 @@ class EmittedKernel:
     nests: int
     longest_reduction: int
     workspace_function: bool = False
+    form: str = ""
+    launches: int | None = None
+    traffic_bytes: int | None = None
+    paper_us: float | None = None

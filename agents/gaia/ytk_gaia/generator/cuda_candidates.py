@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,16 +23,21 @@ from ytk_core.formats.plugin_meta import (
     Variant,
 )
 from ytk_gaia import GENERATOR_VERSION
-from ytk_gaia.generator import emit_cuda
+from ytk_gaia.generator import attention, emit_cuda
 from ytk_gaia.generator.border import EmittedKernel
 from ytk_gaia.generator.bundle import contract_dims, contract_tolerance
 from ytk_gaia.generator.cuda_printer import cuda_header
 from ytk_gaia.generator.cuda_schedules import SCHEDULES, CudaSchedule
+from ytk_gaia.generator.cuda_templates import Template, templates_for
 from ytk_gaia.generator.cuda_variants import StorageVariant
-from ytk_gaia.generator.lowering import CannotLowerError, LoweringPlan
+from ytk_gaia.generator.lowering import CannotLowerError, LoweringPlan, lower
 from ytk_gaia.generator.region_input import Region
-from ytk_gaia.generator.strategies import Refusal, lower_all
+from ytk_gaia.generator.strategies import Lowered, Refusal, lower_all, region_operators
 from ytk_gaia.task_format import TaskSpec
+
+TEMPLATES = "templates"
+_FORMS = {"rowfuse": "rewrites", "scan": TEMPLATES, "total": TEMPLATES, "tile": TEMPLATES}
+"""What an emitter did beyond loops, and the strategy that it belongs to."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +49,90 @@ class CudaCandidate:
         plan: How it was lowered.
         schedule: How its nests become threads.
         kernel: Its CUDA C++.
+        template: How its matrix products and attentions are cut; None: they are loops.
     """
 
     id: str
     plan: LoweringPlan
     schedule: CudaSchedule
     kernel: EmittedKernel
+    template: Template | None = None
+
+    @property
+    def strategy(self) -> str:
+        """Name of the strategy that the report gives it to."""
+        return TEMPLATES if self.template else _FORMS.get(self.kernel.form, self.plan.strategy)
 
     @property
     def parameters(self) -> dict[str, Any]:
         """Search parameters for reports and the contract."""
-        return {"plan": self.plan.name, "rows": self.schedule.rows.value, "threads": self.schedule.threads}
+        found = {"plan": self.plan.name, "rows": self.schedule.rows.value, "threads": self.schedule.threads}
+        found |= {"form": self.kernel.form, "vector": self.schedule.vector} if self.kernel.form else {}
+        return found | ({"tile": self.template.name} if self.template else {})
+
+
+def _name(plan: LoweringPlan, schedule: CudaSchedule, template: Template | None, form: str) -> str:
+    """Give a candidate's id: its strategy, what is special about it, how it was lowered and scheduled."""
+    if template:
+        return f"{TEMPLATES}-{'-'.join(template.words)}-{plan.name}-{template.name}"
+    if form:
+        return f"{_FORMS[form]}-{form}-{plan.name}-{schedule.name}"
+    return f"{plan.strategy}-{plan.name}-{schedule.name}"
+
+
+_ATTENTION = LoweringPlan(
+    "sdpa", TEMPLATES, keep=(attention.OPERATOR,), lowerings={attention.OPERATOR: attention.lower_attention}
+)
+"""Attention kept in one piece; worth nothing as loops, which the other plans have in better forms."""
+
+
+_PRODUCTS = LoweringPlan("base", TEMPLATES)
+"""As the loops' first plan, for a search that is to have no loops."""
+
+
+def _for_templates(region: Region, strategies: Sequence[str], refusals: list[Refusal]) -> list[Lowered]:
+    """Lower a region by the plans that only templates can make something of."""
+    if TEMPLATES not in strategies:
+        return []
+    plans = [_ATTENTION] if attention.OPERATOR in region_operators(region.program) else []
+    found = []
+    for plan in [*plans, *([] if "loops" in strategies else [_PRODUCTS])]:
+        try:
+            found.append(Lowered(plan, lower(region.program, plan)))
+        except CannotLowerError as err:
+            refusals.append(Refusal(plan.name, TEMPLATES, tuple(err.operators)))
+    return found
+
+
+PLAIN = next(schedule for schedule in SCHEDULES if not schedule.fuse)
+"""Of what is beside the templates."""
+_Way = tuple[Lowered, CudaSchedule, Template | None]
+
+
+def _templated(lowered: Sequence[Lowered], region: Region, sm: int) -> Iterator[_Way]:
+    """Give the ways to emit what was lowered with templates, every plan's first before any one's second."""
+    all_ways: list[list[_Way]] = []
+    for item in lowered:
+        try:
+            found = templates_for(*emit_cuda.template_parts(item.region, region.border), sm)
+        except CannotLowerError:
+            continue  # it is said where the loops are emitted
+        all_ways.append([(item, PLAIN, template) for template in found])
+    for turn in itertools.zip_longest(*all_ways):
+        yield from (way for way in turn if way is not None)
+
+
+def _ways(
+    lowered: Sequence[Lowered], whole: Sequence[Lowered], region: Region, strategies: Sequence[str], sm: int
+) -> Iterator[_Way]:
+    """Give every way to emit what was lowered, the most different ones first: templates, then schedules of loops."""
+    if TEMPLATES in strategies:
+        yield from _templated([*whole, *lowered], region, sm)
+    yield from ((item, schedule, None) for schedule in SCHEDULES for item in lowered)
 
 
 def generate(
-    region: Region, strategies: Sequence[str], variants: Sequence[StorageVariant], limit: int
+    region: Region, strategies: Sequence[str], variants: Sequence[StorageVariant], limit: int, sm: int = 0
 ) -> tuple[list[CudaCandidate], list[Refusal]]:
     """Generate every candidate that applies, without duplicates, the most different ones first.
 
@@ -66,6 +141,7 @@ def generate(
         strategies: Names of :data:`ytk_gaia.generator.strategies.REGISTRY`.
         variants: Storage types; every candidate has them all.
         limit: How many at most.
+        sm: Compute capability (87: 8.7); tiles that its multiprocessors do not take are left out.
 
     Raises:
         UserError: ``no_strategy``: no strategy has a form for the region; names the operators.
@@ -73,18 +149,20 @@ def generate(
     lowered, refusals = lower_all(region, strategies)
     found: list[CudaCandidate] = []
     seen: set[str] = set()
-    for schedule in SCHEDULES:
-        for item in lowered:
-            try:
-                kernel = emit_cuda.emit(item.region, region.border, schedule, variants)
-            except CannotLowerError as err:
-                refusal = Refusal(item.plan.name, item.plan.strategy, tuple(err.operators))
-                refusals += [refusal] if refusal not in refusals else []
-                continue
-            if kernel.source not in seen:
-                seen.add(kernel.source)
-                name = f"{item.plan.strategy}-{item.plan.name}-{schedule.name}"
-                found.append(CudaCandidate(name, item.plan, schedule, kernel))
+    whole = _for_templates(region, strategies, refusals)
+    for item, schedule, template in _ways(lowered, whole, region, strategies, sm):
+        try:
+            kernel = emit_cuda.emit(item.region, region.border, schedule, variants, template)
+        except CannotLowerError as err:
+            refusal = Refusal(item.plan.name, item.plan.strategy, tuple(err.operators))
+            refusals += [refusal] if refusal not in refusals else []
+            continue
+        if schedule.fuse and not template and _FORMS.get(kernel.form) not in strategies:
+            continue  # nothing to fuse (the schedule without it gives the same), or it was not asked for
+        if kernel.source not in seen:
+            seen.add(kernel.source)
+            name = _name(item.plan, schedule, template, kernel.form)
+            found.append(CudaCandidate(name, item.plan, schedule, kernel, template))
     if not found:
         operators = sorted({op for refusal in refusals for op in refusal.operators})
         raise UserError(
@@ -139,7 +217,7 @@ def plugin_meta(
             name="ytk-gaia",
             version=GENERATOR_VERSION,
             torch=str(torch.__version__),
-            strategy=candidate.plan.strategy,
+            strategy=candidate.strategy,
             parameters=candidate.parameters,
             seed=seed,
         ),

@@ -43,21 +43,29 @@ class CudaSchedule:
     Attributes:
         rows: Who computes one output of a reduction that is long enough to share out.
         threads: Per block.
+        fuse: Whether nests that only pass rows to one another are one kernel, and scans and sorts are shared out.
+        vector: Elements that a thread moves at once, where nests are fused and memory allows it.
     """
 
     rows: Rows
     threads: int = 256
+    fuse: bool = False
+    vector: int = 1
 
     @property
     def name(self) -> str:
         """Word for candidate ids."""
-        return f"{self.rows}-t{self.threads}"
+        return f"{self.rows}-t{self.threads}{f'-v{self.vector}' if self.fuse else ''}"
 
 
 SCHEDULES: tuple[CudaSchedule, ...] = (
+    CudaSchedule(Rows.WARP, fuse=True, vector=4),
     CudaSchedule(Rows.WARP),
+    CudaSchedule(Rows.BLOCK, fuse=True, vector=4),
     CudaSchedule(Rows.BLOCK),
+    CudaSchedule(Rows.WARP, 128, fuse=True, vector=8),
     CudaSchedule(Rows.THREAD),
+    CudaSchedule(Rows.BLOCK, fuse=True, vector=1),
     CudaSchedule(Rows.WARP, 128),
 )
 
@@ -108,7 +116,7 @@ def owners_for(shared_out: int, rest: int, elements: int) -> int:
     return 1 << (max(1, wanted).bit_length() - 1)  # a power of two: owning an element is a mask
 
 
-def _decode(variables: Sequence[str], sizes: Sequence[int], source: str) -> list[str]:
+def decode(variables: Sequence[str], sizes: Sequence[int], source: str) -> list[str]:
     """Print the loop variables that an item number stands for, the last one running fastest."""
     lines = [f"I rest_{source} = {source};"] if len(variables) > 1 else []
     for position in reversed(range(len(variables))):
@@ -147,7 +155,7 @@ def _loops(nest: Nest) -> list[str]:
 def _per_thread(nest: Nest, schedule: CudaSchedule, inner: Sequence[str]) -> Printed:
     """Run ``inner`` for every output, one thread each."""
     count = product_text(nest.sizes)
-    lines = [*_grid_stride("item", count), *_decode(_output_variables(nest), nest.sizes, "item"), *inner, "}"]
+    lines = [*_grid_stride("item", count), *decode(_output_variables(nest), nest.sizes, "item"), *inner, "}"]
     return Printed(lines, count, schedule.threads, schedule.threads)
 
 
@@ -155,7 +163,7 @@ def _steps(nest: Nest, first: str, step: str) -> list[str]:
     count = product_text(nest.reduced)
     return [
         f"for (I step = {first}; step < {count}; step += {step}) {{",
-        *_decode(_reduced_variables(nest), nest.reduced, "step"),
+        *decode(_reduced_variables(nest), nest.reduced, "step"),
     ]
 
 
@@ -169,7 +177,7 @@ def _per_warp(nest: Nest, schedule: CudaSchedule) -> Printed:
     lines = [
         f"const I lane = threadIdx.x % {WARP};",
         f"for (I item = (I)blockIdx.x * {warps} + (I)threadIdx.x / {WARP}; item < {count}; item += (I)gridDim.x * {warps}) {{",
-        *_decode(_output_variables(nest), nest.sizes, "item"),
+        *decode(_output_variables(nest), nest.sizes, "item"),
         *_state(nest),
         *_steps(nest, "lane", str(WARP)),
         *nest.body,
@@ -189,7 +197,7 @@ def _per_block(nest: Nest, schedule: CudaSchedule) -> Printed:
     lines += [
         f"const I lane = threadIdx.x % {WARP}, warp = threadIdx.x / {WARP};",
         f"for (I item = blockIdx.x; item < {count}; item += gridDim.x) {{",
-        *_decode(_output_variables(nest), nest.sizes, "item"),
+        *decode(_output_variables(nest), nest.sizes, "item"),
         *_state(nest),
         *_steps(nest, "threadIdx.x", "blockDim.x"),
         *nest.body,
@@ -238,7 +246,7 @@ def _sort(nest: Nest, schedule: CudaSchedule) -> Printed:
     lines = [
         place,
         f"for (I item = blockIdx.x; item < {rows}; item += gridDim.x) {{",
-        *_decode(_output_variables(nest), nest.sizes, "item"),
+        *decode(_output_variables(nest), nest.sizes, "item"),
         *_steps(nest, "threadIdx.x", "blockDim.x"),
         *keys.fill,
         "}",
@@ -269,7 +277,7 @@ def _scatter(nest: Nest, schedule: CudaSchedule, how: Scatter) -> Printed:
         f"const I owner = item % {how.owners}, place = item / {how.owners};",
         f"const auto owns = [&](int64_t at) {{ (void)at; (void)owner; return {owns}; }};",
         "(void)atomic; (void)owns; (void)place;",
-        *_decode([variables[k] for k in outer], [sizes[k] for k in outer], "place"),
+        *decode([variables[k] for k in outer], [sizes[k] for k in outer], "place"),
         *_state(nest),
         *inner,
         *nest.body,

@@ -6,82 +6,99 @@ on lives in the caller's workspace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
 import sympy
 import torch
 
-from ytk_core.dtypes import ONNX_NUMBER
-from ytk_core.formats.plugin_meta import FORMAT_NUMBER, Format
 from ytk_gaia.generator import inductor_adapter as inductor
-from ytk_gaia.generator.border import Border, EmittedKernel, KernelTensor
-from ytk_gaia.generator.cuda_printer import print_nest
+from ytk_gaia.generator.attention import parts_of
+from ytk_gaia.generator.border import Border, EmittedKernel
+from ytk_gaia.generator.cuda_attention import Attention
+from ytk_gaia.generator.cuda_cost import Paper, PaperKernel
+from ytk_gaia.generator.cuda_gemm import Product
+from ytk_gaia.generator.cuda_groups import Fused, RowGroups, Total, with_totals
+from ytk_gaia.generator.cuda_host import DeviceFunction, HostHalf
+from ytk_gaia.generator.cuda_layouts import row_major, without_copies
+from ytk_gaia.generator.cuda_printer import index_text, print_nest
+from ytk_gaia.generator.cuda_rows import Wish
 from ytk_gaia.generator.cuda_scatter import separable
 from ytk_gaia.generator.cuda_schedules import (
     PAIR_BYTES,
     SORT_BLOCKS,
     CudaSchedule,
     Printed,
+    Rows,
     Scatter,
     owners_for,
     print_threads,
     shares_pairs,
 )
+from ytk_gaia.generator.cuda_templates import ANY, Template, parts_in, print_template, with_templates
+from ytk_gaia.generator.cuda_totals import print_joined, print_parts, scratch_bytes
+from ytk_gaia.generator.cuda_transposes import Tiled, find_tiles, print_tiles
 from ytk_gaia.generator.cuda_variants import StorageVariant
-from ytk_gaia.generator.index_printer import STORAGE_TYPE, c_type, print_index
+from ytk_gaia.generator.index_printer import c_type, print_index
 from ytk_gaia.generator.launcher_text import (
     CHECK,
     baked_constant,
     check_ranks,
-    dims_table,
-    dynamic_checks,
-    extent_constants,
     indented,
 )
-from ytk_gaia.generator.lowering import CannotLowerError, LoweredRegion, static_int
-from ytk_gaia.generator.memory_plan import ALIGNMENT, Places, Plan, aligned, find_results, needed, place_buffers
+from ytk_gaia.generator.lowering import LoweredRegion, static_int
+from ytk_gaia.generator.memory_plan import ALIGNMENT, Places, Plan, aligned, find_results, itemsize, needed, place_steps
 from ytk_gaia.generator.nest import Nest, NestKind, loop_variables, reduction_variables
-from ytk_gaia.generator.schedules import Dynamic, extent_text, product_text
+from ytk_gaia.generator.schedules import Dynamic, product_text
 
 _SHORT_LIMIT = 1 << 30
 """Below it every index, and an index plus one stride of the grid, fits 32 bits."""
 _ATOMIC = {"add": (torch.int32, torch.int64), "max": (torch.int32, torch.int64, torch.float32, torch.float64)}
 
 
-@dataclass(frozen=True)
-class _Kernel:
-    """One nest as device function: its text, what its pointers point at, how it is started."""
-
-    name: str
-    printed: Printed
-    pointers: tuple[str, ...]
-    written: frozenset[str]
-    restrict: bool
-    linear: int = 0
-    """Iterations of its one loop where they may come in any order; 0: it has another form."""
+Step = Nest | Fused | Total | Tiled
+"""What becomes one kernel, or two."""
 
 
-class _Emitter:
+def _words(printed: Printed) -> set[str]:
+    return set(re.findall(r"\w+", " ".join(printed.lines)))
+
+
+class _Emitter(HostHalf):
     """Assembles one kernel; holds what its parts have in common."""
 
-    def __init__(self, region: LoweredRegion, border: Border, schedule: CudaSchedule) -> None:
+    def __init__(
+        self, region: LoweredRegion, border: Border, schedule: CudaSchedule, template: Template | None = None
+    ) -> None:
         check_ranks(border)
+        self.template = template
         self.border, self.schedule, self.guards = border, schedule, region.guards
         self.plan = Plan(region, border)
         self.in_place, copies = find_results(self.plan, border)
+        self.layouts: dict[str, Any] = {}
+        if schedule.fuse:
+            copies, found = without_copies(self.plan, copies, self.in_place)
+            self.layouts = {name: layout for name, (_, layout) in found.items()}
+            self.in_place |= {name: index for name, (index, _) in found.items()}
         self.short = self._all_short()
         outputs = [*self.in_place, *(name for _, name, _ in copies)]
         self.nests = needed(self.plan, self._print_nests(), outputs)
-        self.places = place_buffers(self.plan, self.nests, set(self.in_place))
+        if template is not None:
+            self.nests = self._with_templates(outputs)
+        self.steps = self._grouped({self.plan.root(name) for name in outputs})
+        inside = {root for step in self.steps if isinstance(step, Fused) for root in step.inside}
+        ordered = [step.nests if isinstance(step, Fused | Total | Tiled) else (step,) for step in self.steps]
+        self.nests = [nest for nests in ordered for nest in nests]
+        self.places = place_steps(self.plan, ordered, {*self.in_place, *inside})
         self.pairs_bytes, self.pairs_text = self._sort_scratch()
         self.roots = {self.plan.root(n) for nest in self.nests for n in (*nest.reads, *nest.writes)}
-        self.roots &= self.plan.storage.keys()
+        self.roots = (self.roots & self.plan.storage.keys()) - inside
         self.extents = [print_index(symbol) for symbol in self.plan.symbols]
-        self.kernels = [self._kernel(count, nest) for count, nest in enumerate(self.nests)]
+        self.kernels = [kernel for count, step in enumerate(self.steps) for kernel in self._kernels(count, step)]
         self.kernels += [self._copy(count, *copy) for count, copy in enumerate(copies)]
+        self.paper = self._on_paper([layout for _, _, layout in copies])
 
     # ---- nests -------------------------------------------------------------------------------------------------------
 
@@ -97,24 +114,120 @@ class _Emitter:
         counts += [prod(t.shape) for t in self.border.inputs]
         return all(0 <= n < _SHORT_LIMIT for n in counts)
 
+    def relaid(self, name: str, index: Any) -> Any:
+        """Give the index of an element of a result that the loops take to be laid out otherwise."""
+        return row_major(self.layouts[name], index) if name in self.layouts else index
+
     def _print_nests(self) -> list[Nest]:
         plan, nests = self.plan, []
         with inductor.V.set_graph_handler(plan.graph):
             for op in plan.graph.operations:
                 if isinstance(op, inductor.ir.NopKernel) or 0 in plan.extents(op.get_size()):
                     continue
-                nest = print_nest(op, plan.pointer, plan.dtype, short=self.short)
+                relaid = self.relaid if self.layouts else None
+                nest = print_nest(op, plan.pointer, plan.dtype, short=self.short, relaid=relaid)
                 nest.sizes, nest.reduced = plan.extents(nest.sizes), plan.extents(nest.reduced)
                 nests.append(nest)
         return nests
 
+    def _with_templates(self, outputs: Sequence[str]) -> list[Nest]:
+        plan = self.plan
+        names = {name: plan.root(name) for nest in self.nests for name in (nest.buffer, *nest.reads, *nest.writes)}
+        views = frozenset(plan.pointer(name) for name in plan.views)
+        kept = frozenset(plan.root(name) for name in outputs)
+        return with_templates(self.nests, parts_of(plan.graph), kept, names, views)
+
+    def _grouped(self, outputs: set[str]) -> list[Step]:
+        """Let nests share rows where the schedule says so."""
+        how = self.schedule
+        if not how.fuse:
+            return list(self.nests)
+        groups = RowGroups(self.plan, self.border, short=self.short, relaid=self.relaid if self.layouts else None)
+        steps = groups.groups(self.nests, outputs, Wish(how.rows is Rows.BLOCK, how.vector, how.threads))
+        return [self._tiled(step) for step in with_totals(steps, self.plan.root)]
+
+    def _tiled(self, step: Step) -> Step:
+        """Let a pointwise nest that reads across what it writes go through tiles."""
+        if not isinstance(step, Nest):
+            return step
+
+        def text(name: str, index: Any) -> tuple[str, str]:
+            c = c_type(self.plan.dtype(name))
+            return f"ytk::cast<{c}>(ytk::load({self.plan.pointer(name)}[{index_text(index, short=self.short)}]))", c
+
+        return find_tiles(step, text) or step
+
+    def _on_paper(self, copied: Sequence[Any]) -> list[PaperKernel]:
+        """Say what the kernels cost; a copy is a load and a store, one of them in the other's order."""
+        plan = self.plan
+
+        def size(root: str) -> int:
+            return itemsize(plan.dtypes[root])
+
+        paper = Paper(self.schedule, size, RowGroups(plan, self.border, short=self.short).span, plan.root)
+        found = paper.kernels(self.steps)
+        for layout in copied:
+            elements = prod(int(n) for n in plan.extents(layout.size))
+            found.append(PaperKernel(5 * elements * itemsize(layout.dtype), max(1, elements)))
+        return found
+
+    @property
+    def form(self) -> str:
+        """Give the word for what was done beyond loops."""
+        fused = [step for step in self.steps if isinstance(step, Fused)]
+        if any(len(step.nests) > 1 for step in fused) or self.layouts:
+            return "rowfuse"
+        if fused:
+            return "scan"
+        kinds = {type(step) for step in self.steps}
+        return "total" if Total in kinds else "tile" if Tiled in kinds else ""
+
+    def _kernels(self, count: int, step: Step) -> list[DeviceFunction]:
+        if isinstance(step, Fused):
+            return [self._rows(count, step)]
+        if isinstance(step, Nest):
+            return [self._kernel(count, step)]
+        if isinstance(step, Tiled):
+            printed = print_tiles(step)
+            return [self._made(f"nest{count}_tiles", printed, step.nests, _words(printed).__contains__)]
+        names = (f"nest{count}_parts", f"nest{count}_joined")
+        return [
+            self._made(name, printed, step.nests, _words(printed).__contains__)
+            for name, printed in zip(names, (print_parts(step.nest), print_joined(step.nest, step.tail)), strict=True)
+        ]
+
+    def _rows(self, count: int, fused: Fused) -> DeviceFunction:
+        """Give the kernel of nests that share rows."""
+        return self._made(f"nest{count}_rows", fused.printed, fused.nests, _words(fused.printed).__contains__)
+
+    def _made(self, name: str, printed: Printed, nests: Sequence[Nest], used: Callable[[str], bool]) -> DeviceFunction:
+        """Give a kernel of nests, with the pointers that its text uses."""
+        plan = self.plan
+        found = {n for nest in nests for n in (*nest.reads, *nest.writes)}
+        found |= {plan.root(n) for n in found if plan.root(n) in plan.pointers}
+        named = {plan.pointer(n): n for n in sorted(found)}
+        constants = {plan.pointers[n] for n in plan.graph.constants} | {f"k{k}" for k in self.border.baked}
+        pointers = tuple(sorted(p for p in named if p not in constants and used(p)))
+        written = frozenset(
+            plan.pointer(n)
+            for nest in nests
+            for n in (*nest.writes, *map(plan.root, nest.writes))
+            if n in plan.pointers
+        )
+        # Two names of one buffer, of which one is a view of the other: nothing can be said about what they share.
+        roots = [plan.root(named[pointer]) for pointer in pointers]
+        return DeviceFunction(name, printed, pointers, written, len(set(roots)) == len(roots))
+
     def _sort_scratch(self) -> tuple[int, str]:
         """Give the bytes that sorts need in the workspace, as a number and as C++ text; one after the other they share it."""
-        large = [n.reduced for n in self.nests if n.kind is NestKind.SORT and not shares_pairs(n)]
+        alone = [step for step in self.steps if isinstance(step, Nest)]
+        totals = [aligned(scratch_bytes(step.nest)) for step in self.steps if isinstance(step, Total)]
+        large = [n.reduced for n in alone if n.kind is NestKind.SORT and not shares_pairs(n)]
         if any(isinstance(size, Dynamic) for reduced in large for size in reduced):
             each = [f"({product_text(reduced)} * {PAIR_BYTES * SORT_BLOCKS} + {ALIGNMENT})" for reduced in large]
+            each += [str(size) for size in totals]
             return 0, " + ".join(each)
-        fixed = max((aligned(prod(reduced) * PAIR_BYTES * SORT_BLOCKS) for reduced in large), default=0)
+        fixed = max((*totals, *(aligned(prod(reduced) * PAIR_BYTES * SORT_BLOCKS) for reduced in large)), default=0)
         return fixed, str(fixed) if fixed else ""
 
     def _scatter(self, nest: Nest) -> Scatter:
@@ -147,17 +260,18 @@ class _Emitter:
         plain = text.count("owns(") != text.count("ytk::scatter_")
         return bool(kind) and not plain and not narrowed and self.plan.dtype(name) in _ATOMIC[kind]
 
-    def _kernel(self, count: int, nest: Nest) -> _Kernel:
+    def _kernel(self, count: int, nest: Nest) -> DeviceFunction:
         plan = self.plan
         scatter = self._scatter(nest) if nest.kind is NestKind.SCATTER else None
-        printed = print_threads(nest, self.schedule, scatter)
+        own = print_template(nest, self.template) if self.template else None
+        printed = own or print_threads(nest, self.schedule, scatter)
         named = {plan.pointer(name): name for name in sorted(nest.reads | nest.writes)}
         constants = {plan.pointers[name] for name in plan.graph.constants} | {f"k{k}" for k in self.border.baked}
         pointers = sorted(set(named) - constants)
         written = frozenset(plan.pointer(name) for name in nest.writes)
         # Two names of one buffer, of which one is a view of the other: nothing can be said about what they share.
         roots = [plan.root(named[pointer]) for pointer in pointers]
-        return _Kernel(
+        return DeviceFunction(
             f"nest{count}", printed, tuple(pointers), written, len(set(roots)) == len(roots), self._linear(nest)
         )
 
@@ -165,7 +279,7 @@ class _Emitter:
         one = nest.kind is NestKind.POINTWISE and len(nest.sizes) == 1 and not nest.reduced
         return 0 if not one or isinstance(nest.sizes[0], Dynamic) else int(nest.sizes[0])
 
-    def _copy(self, count: int, index: int, name: str, layout: Any) -> _Kernel:
+    def _copy(self, count: int, index: int, name: str, layout: Any) -> DeviceFunction:
         """Print the copy of a result that is not in place: an input passed through, a view, a transposed layout."""
         sizes = self.plan.extents(layout.size)
         source: Any = sympy.Integer(static_int(layout.offset))
@@ -177,65 +291,24 @@ class _Emitter:
         nest = Nest(f"copy{count}", list(sizes), [], body=[f"ytk::store(y{index}[{print_index(target)}], {load});"])
         constants = {self.plan.pointers[n] for n in self.plan.graph.constants} | {f"k{k}" for k in self.border.baked}
         pointers = tuple(sorted({pointer, f"y{index}"} - constants))
-        return _Kernel(
+        return DeviceFunction(
             f"copy{count}", print_threads(nest, self.schedule), pointers, frozenset({f"y{index}"}), restrict=True
         )
 
-    # ---- types -------------------------------------------------------------------------------------------------------
-
-    def types(self, variant: StorageVariant) -> dict[str, str]:
-        """Give the storage type behind every pointer."""
-
-        def text(tensor: KernelTensor) -> str:
-            return c_type(getattr(torch, variant.of(tensor).value), STORAGE_TYPE)
-
-        found = {f"x{k}": text(t) for k, t in enumerate(self.border.inputs)}
-        found |= {f"y{k}": text(t) for k, t in enumerate(self.border.outputs)}
-        for name, pointer in self.plan.pointers.items():
-            root = self.plan.root(name)
-            if root in self.in_place:
-                found[pointer] = text(self.border.outputs[self.in_place[root]])
-            elif pointer not in found and root in self.plan.pointers and self.plan.pointers[root] in found:
-                found[pointer] = found[self.plan.pointers[root]]  # a view of an input
-            elif pointer not in found:
-                found[pointer] = c_type(self.plan.dtypes[name], STORAGE_TYPE)
-        return found
-
-    def views(self, variant: StorageVariant) -> dict[str, str]:
-        """Give, for pointers at memory that is not linear, the parameters of the view that it is looked at through."""
-        found = {}
-        for kind, tensors in (("x", self.border.inputs), ("y", self.border.outputs)):
-            for k, tensor in enumerate(tensors):
-                if variant.format_of(tensor) is Format.HWC8:
-                    _, channels, height, width = tensor.shape
-                    found[f"{kind}{k}"] = f"{channels}, {height * width}"
-        for name, pointer in self.plan.pointers.items():
-            root = self.plan.root(name)
-            known = (
-                found.get(f"y{self.in_place[root]}")
-                if root in self.in_place
-                else found.get(self.plan.pointers.get(root, ""))
-            )
-            if known and pointer not in found:
-                if name in self.plan.views:
-                    raise CannotLowerError([f"a view of {root}, which is not linear"])
-                found[pointer] = known
-        return found
-
     # ---- text --------------------------------------------------------------------------------------------------------
 
-    def _parameters(self, kernel: _Kernel, types: dict[str, str]) -> list[str]:
+    def _parameters(self, kernel: DeviceFunction, types: dict[str, str]) -> list[str]:
         found = [f"{'' if p in kernel.written else 'const '}{types[p]}* {p}" for p in kernel.pointers]
         if "pairs_memory" in " ".join(kernel.printed.lines):
             found.append("char* pairs_memory")
         return [*found, *(f"int64_t {extent}" for extent in self.extents)]
 
-    def arguments(self, kernel: _Kernel) -> str:
+    def arguments(self, kernel: DeviceFunction) -> str:
         """Print what a kernel is called with."""
         memory = ["pairs_memory"] if "pairs_memory" in " ".join(kernel.printed.lines) else []
         return ", ".join([*kernel.pointers, *memory, *self.extents])
 
-    def device_function(self, kernel: _Kernel, views: dict[str, str] | None = None) -> list[str]:
+    def device_function(self, kernel: DeviceFunction, views: dict[str, str] | None = None) -> list[str]:
         """Print the text of a nest once for all storage types, or for memory that is looked at through views."""
         if views:
             return self._view_function(kernel, views)
@@ -254,7 +327,7 @@ class _Emitter:
             "}",
         ]
 
-    def _view_function(self, kernel: _Kernel, views: dict[str, str]) -> list[str]:
+    def _view_function(self, kernel: DeviceFunction, views: dict[str, str]) -> list[str]:
         parameters = [f"T{k} {p}" for k, p in enumerate(kernel.pointers)]
         parameters += self._parameters(kernel, dict.fromkeys(kernel.pointers, ""))[len(kernel.pointers) :]
         lines = list(kernel.printed.lines)
@@ -271,7 +344,7 @@ class _Emitter:
             "}",
         ]
 
-    def call(self, kernel: _Kernel, variant: StorageVariant) -> str:
+    def call(self, kernel: DeviceFunction, variant: StorageVariant) -> str:
         """Print the call of a device function."""
         views, types = self.views(variant), self.types(variant)
         if not any(p in views for p in kernel.pointers):
@@ -294,111 +367,26 @@ class _Emitter:
                 found[kernel.name, variant.id] = (name, parameters)
         return found
 
-    def _pointers(self, variant: StorageVariant) -> list[str]:
-        plan, types, lines = self.plan, self.types(variant), []
-        for kind, array, count in (("x", "in", len(self.border.inputs)), ("y", "out", len(self.border.outputs))):
-            for k in range(count):
-                c = f"const {types[f'x{k}']}" if kind == "x" else types[f"y{k}"]
-                lines.append(f"{c}* const {kind}{k} = ({c}*){array}[{k}].data; (void){kind}{k};")
-        for root in plan.storage:
-            if root in self.roots:
-                c, pointer = types[plan.pointers[root]], plan.pointers[root]
-                in_place = root in self.in_place
-                place = f"y{self.in_place[root]}" if in_place else f"({c}*)(workspace + {self.places.offsets[root]})"
-                lines.append(f"{c}* const {pointer} = {place}; (void){pointer};")
-        pending = dict(plan.views)
-        while pending:
-            for name in [name for name, (base, _) in pending.items() if base not in pending]:
-                base, offset = pending.pop(name)
-                if plan.root(name) in self.roots:
-                    c, pointer = types[plan.pointers[name]], plan.pointers[name]
-                    lines.append(
-                        f"{c}* const {pointer} = {plan.pointer(base)} + {extent_text(plan.extent(offset))}; (void){pointer};"
-                    )
-        return lines
-
-    def run_function(
-        self, variant: StorageVariant, instances: dict[tuple[str, str], tuple[str, list[str]]]
-    ) -> list[str]:
-        """Print the sequence of launches of one variant."""
-        extents = "".join(f", int64_t {extent}" for extent in self.extents)
-        lines = [
-            f"int run_{variant.id}(const ytk_context* ctx, const ytk_tensor* in, ytk_tensor* out, char* workspace{extents}) {{",
-            "(void)in; (void)out; (void)workspace;",
-            *(f"(void){extent};" for extent in self.extents),
-            *self.places.declarations,
-            *self._pointers(variant),
-        ]
-        if self.pairs_text:
-            lines.append(f"char* const pairs_memory = workspace + {self.places.end};")
-        for kernel in self.kernels:
-            how, symbol = kernel.printed, instances[kernel.name, variant.id][0]
-            start = f"ytk::blocks_for(items, {how.per_block}, {how.most_blocks}), {{{how.threads}}}, 0"
-            arguments = self.arguments(kernel)
-            lines += [
-                f"if (const int64_t items = {how.items}; items > 0) {{",
-                f"if (const int bad = {symbol}.launch(ctx, {start}{', ' if arguments else ''}{arguments})) return bad;",
-                "}",
-            ]
-        return [*lines, "return YTK_OK;", "}"]
-
-    def format_table(self, variants: Sequence[StorageVariant], tensors: Sequence[KernelTensor], name: str) -> str:
-        """Print the layouts of tensors, per variant."""
-        rows = ["{" + ", ".join(str(FORMAT_NUMBER[v.format_of(t)]) for t in tensors) + "}" for v in variants]
-        return f"const int32_t {name}[{len(variants)}][{max(1, len(tensors))}] = {{{', '.join(rows)}}};"
-
-    def type_table(self, variants: Sequence[StorageVariant], tensors: Sequence[KernelTensor], name: str) -> str:
-        """Print the element types of tensors, per variant."""
-        rows = ["{" + ", ".join(str(ONNX_NUMBER[v.of(t)]) for t in tensors) + "}" for v in variants]
-        return f"const int32_t {name}[{len(variants)}][{max(1, len(tensors))}] = {{{', '.join(rows)}}};"
-
-    def launcher(self, variants: Sequence[StorageVariant]) -> list[str]:
-        """Print ``ytk_launch``: what it is given is checked before anything is started."""
-        border, places = self.border, self.places
-        lines = [
-            'extern "C" int ytk_launch(const ytk_context* ctx, const ytk_tensor* in, int nin, ytk_tensor* out, int nout) {',
-            f"if (nin != {len(border.inputs)} || nout != {len(border.outputs)}) return YTK_BAD_ARITY;",
-            "if (ctx == nullptr || ctx->size < sizeof(ytk_context) || ctx->abi_version != YTK_ABI_VERSION) return YTK_UNSUPPORTED;",
-            f"if (ctx->variant < 0 || ctx->variant >= {len(variants)}) return YTK_BAD_VARIANT;",
-        ]
-        for kind, tensors in (("in", border.inputs), ("out", border.outputs)):
-            for index, tensor in enumerate(tensors):
-                place = f"{kind}[{index}], {kind}_types[ctx->variant][{index}], {len(tensor.shape)}, {kind}_dims{index}"
-                place += f", {kind}_formats[ctx->variant][{index}]"
-                lines += [
-                    f"static const int64_t {kind}_dims{index}[] = {dims_table(tensor)};",
-                    f"if (int bad = check({place})) return bad;",
-                ]
-        lines += [*extent_constants(self.plan), *dynamic_checks(self.plan, border, self.guards)]
-        lines += [*places.declarations, "char* workspace = nullptr;"]
-        if places.end != "0" or self.pairs_text:
-            need = f"{places.end} + {self.pairs_text or 0}"
-            lines += [
-                f"if (ctx->workspace == nullptr || ctx->workspace_bytes < (uint64_t)({need})) return YTK_WORKSPACE_TOO_SMALL;",
-                "workspace = (char*)ctx->workspace;",
-            ]
-        given = ", ".join(["ctx", "in", "out", "workspace", *self.extents])
-        lines += [f"if (ctx->variant == {k}) return run_{v.id}({given});" for k, v in enumerate(variants)]
-        return [*lines, "return YTK_BAD_VARIANT;", "}"]
-
-    def workspace_function(self) -> list[str]:
-        """Print ``ytk_workspace``."""
-        return [
-            'extern "C" int64_t ytk_workspace(const ytk_context*, const ytk_tensor* in, int, const ytk_tensor*, int) {',
-            "(void)in;",
-            *extent_constants(self.plan),
-            *self.places.declarations,
-            f"return {self.places.end} + {self.pairs_text or 0};",
-            "}",
-        ]
-
 
 def _device_constant(pointer: str, tensor: torch.Tensor) -> str:
     return f"__device__ {baked_constant(pointer, tensor)}"
 
 
+def template_parts(region: LoweredRegion, border: Border) -> tuple[list[Product], list[Attention]]:
+    """Give the matrix products and attentions of a lowered region, with what follows each of them.
+
+    Raises:
+        CannotLowerError: Something has no CUDA form.
+    """
+    return parts_in(_Emitter(region, border, CudaSchedule(Rows.WARP), ANY).nests)
+
+
 def emit(
-    region: LoweredRegion, border: Border, schedule: CudaSchedule, variants: Sequence[StorageVariant]
+    region: LoweredRegion,
+    border: Border,
+    schedule: CudaSchedule,
+    variants: Sequence[StorageVariant],
+    template: Template | None = None,
 ) -> EmittedKernel:
     """Write the CUDA C++ source of a lowered region.
 
@@ -407,6 +395,7 @@ def emit(
         border: Inputs and outputs of the launcher.
         schedule: How nests become threads.
         variants: Storage types; ``ctx->variant`` is an index into them.
+        template: How matrix products and attentions are cut; None: they are loops like all others.
 
     Returns:
         Source text without headers, and its workspace needs.
@@ -414,7 +403,7 @@ def emit(
     Raises:
         CannotLowerError: Something has no CUDA form.
     """
-    emitter = _Emitter(region, border, schedule)
+    emitter = _Emitter(region, border, schedule, template)
     places: Places = emitter.places
     constants = [_device_constant(emitter.plan.pointers[n], t) for n, t in emitter.plan.graph.constants.items()]
     constants += [_device_constant(f"k{index}", tensor) for index, tensor in border.baked.items()]
@@ -450,4 +439,15 @@ def emit(
     lines.append("#endif")
     longest = max((prod(n.reduced) for n in emitter.nests), default=1)
     text = "\n".join(indented(lines)) + "\n"
-    return EmittedKernel(text, places.fixed_bytes + emitter.pairs_bytes, 0, len(emitter.nests), longest, asks)
+    return EmittedKernel(
+        text,
+        places.fixed_bytes + emitter.pairs_bytes,
+        0,
+        len(emitter.nests),
+        longest,
+        asks,
+        emitter.form,
+        len(emitter.kernels),
+        sum(kernel.sectors for kernel in emitter.paper),
+        round(sum(kernel.us for kernel in emitter.paper), 2),
+    )

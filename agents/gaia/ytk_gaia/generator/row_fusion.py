@@ -51,10 +51,6 @@ def _row_stride(nest: Nest, index: Any, span: int, rows: int) -> int | None:
     return stride if low >= 0 and high < stride and stride * (rows - 1) < span else None
 
 
-def _wide(nest: Nest) -> bool:
-    return prod(int(n) for n in (*nest.sizes[nest.outer :], *nest.reduced)) >= _MIN_WORK
-
-
 class Fuser:
     """Finds runs of nests that can share their outer loops.
 
@@ -63,6 +59,8 @@ class Fuser:
         root_of: Buffer name to the buffer that owns its memory.
         span_of: Root to its number of elements, None where it is not static.
         offset_of: Buffer name to where a view starts in its root.
+        min_rows: Iterations that are worth sharing.
+        min_work: Iterations that a nest keeps inside at least.
     """
 
     def __init__(
@@ -71,7 +69,11 @@ class Fuser:
         root_of: Callable[[str], str],
         span_of: Callable[[str], int | None],
         offset_of: Callable[[str], int],
+        *,
+        min_rows: int = _MIN_ROWS,
+        min_work: int = _MIN_WORK,
     ) -> None:
+        self._min_rows, self._min_work = min_rows, min_work
         self._printed, self._root_of, self._span_of, self._offset_of = printed, root_of, span_of, offset_of
         self._seen: dict[tuple[int, int], Nest | None] = {}
 
@@ -80,6 +82,9 @@ class Fuser:
         if key not in self._seen:
             self._seen[key] = self._printed(number, rows)
         return self._seen[key]
+
+    def _wide(self, nest: Nest) -> bool:
+        return prod(int(n) for n in (*nest.sizes[nest.outer :], *nest.reduced)) >= self._min_work
 
     def _strides(self, nests: Sequence[Nest], rows: int) -> dict[str, int] | None:
         """Give the elements between rows of what the nests write; None where a row touches another one's."""
@@ -104,7 +109,12 @@ class Fuser:
         run: list[Nest] = []
         for number in range(start, count):
             nest = self._cut(number, rows)
-            if nest is None or nest.kind not in _FUSED or not _wide(nest) or self._strides([*run, nest], rows) is None:
+            if (
+                nest is None
+                or nest.kind not in _FUSED
+                or not self._wide(nest)
+                or self._strides([*run, nest], rows) is None
+            ):
                 break
             run.append(nest)
         return tuple(run)
@@ -118,7 +128,7 @@ class Fuser:
         found, start = [], 0
         while start < len(nests):
             best = Group(1, (nests[start],))
-            for rows in sorted(_outer_counts(nests[start:]), reverse=True):
+            for rows in sorted(_outer_counts(nests[start:], self._min_rows), reverse=True):
                 run = self._run(start, len(nests), rows)
                 if len(run) > 1 and len(run) > len(best.nests):
                     best = Group(rows, run, self._strides(run, rows) or {})
@@ -127,7 +137,7 @@ class Fuser:
         return found
 
 
-def _outer_counts(nests: Sequence[Nest]) -> set[int]:
+def _outer_counts(nests: Sequence[Nest], least: int) -> set[int]:
     """Give the numbers of iterations that the first loops of any nest have together."""
     found = set()
     for nest in nests:
@@ -136,6 +146,6 @@ def _outer_counts(nests: Sequence[Nest]) -> set[int]:
             if not sympy.sympify(size).is_Integer:
                 break
             done *= int(size)
-            if done >= _MIN_ROWS:
+            if done >= least:
                 found.add(done)
     return found

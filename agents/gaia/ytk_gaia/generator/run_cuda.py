@@ -34,7 +34,8 @@ def generate(region: Region, config: Mapping[str, Any], arch: ArchSpec, out: Pat
     """
     variants = tensorrt_variants(region.border, arch, config["precision"])
     variants = with_layouts(variants, region.border, [t.role for t in region.spec.inputs], config["layout"])
-    kernels, refusals = cuda_candidates.generate(region, config["strategies"], variants, config["candidates"])
+    sm = int(arch.device.removeprefix("sm"))
+    kernels, refusals = cuda_candidates.generate(region, config["strategies"], variants, config["candidates"], sm)
     longest = max(k.kernel.longest_reduction for k in kernels)
     tasks = [
         variant_task(region, v, seed=config["seed"], longest_reduction=longest, tolerance=config["tolerance"])
@@ -49,7 +50,15 @@ def generate(region: Region, config: Mapping[str, Any], arch: ArchSpec, out: Pat
     notes = [f"variant {v.id}: {note}" for v, task in zip(variants, tasks, strict=True) for note in task.spec.notes]
     return {
         "candidates": [
-            {"id": k.id, "strategy": k.plan.strategy, "parameters": k.parameters, "nests": k.kernel.nests}
+            {
+                "id": k.id,
+                "strategy": k.strategy,
+                "parameters": k.parameters,
+                "nests": k.kernel.nests,
+                "traffic_bytes": k.kernel.traffic_bytes,
+                "launches": k.kernel.launches,
+                "paper_us": k.kernel.paper_us,
+            }
             for k in kernels
         ],
         "pruned": [],
