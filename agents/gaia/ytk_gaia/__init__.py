@@ -1,4 +1,4 @@
 """Gaia: generates kernels and chooses them by measurement."""
 
-GENERATOR_VERSION = "5"
+GENERATOR_VERSION = "6"
 """Goes into each contract; raised when the same region gives another kernel text."""
