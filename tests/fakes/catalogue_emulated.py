@@ -62,7 +62,7 @@ def run_emulated(
     path.write_bytes(pickle.dumps(given))
     command = [sys.executable, "-m", "fakes.catalogue_emulated", str(library), str(path)]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": str(TESTS)}, capture_output=True, text=True, timeout=120, check=False
+        command, env={**os.environ, "PYTHONPATH": str(TESTS)}, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     results: list[tuple[int, list[Array]]] = pickle.loads(path.with_suffix(".out").read_bytes())
