@@ -88,6 +88,17 @@ def test_a_thread_that_has_a_row_to_itself_shares_no_memory():
     assert Kept.SHARED not in {held.kept for held in alone.held.values()}
 
 
+def test_what_others_write_a_part_of_is_kept_in_memory_only():
+    part = nest(NestKind.POINTWISE, (9, 40), (), 1, [("x", 40 * I0 + I1)], [("both", 80 * I0 + I1)])
+    whole = nest(NestKind.POINTWISE, (9, 80), (), 1, [("both", 80 * I0 + 79 - I1)], [("y", 80 * I0 + I1)])
+    planner = RowPlanner(lambda name: name, lambda _: 0, lambda _: 1, lambda _: 720)
+    strides, wish = {"both": 80, "y": 80}, Wish(blocks=False, vector=1)
+    assert planner.plan([part, whole], strides, wish).held["both"].kept is Kept.SHARED
+    plan = planner.plan([part, whole], strides, wish, frozenset({"both"}))
+    assert "both" not in plan.held
+    assert "both" in plan.crossing  # barriers all the same
+
+
 def test_a_row_is_not_read_whole_where_its_rest_is_outside_of_the_buffer():
     masked = nest(NestKind.POINTWISE, (9, 40), (), 1, [("x", 20 * I0 + I1), ("x", 20 * I0 + I1)], [("y", 40 * I0 + I1)])
     planner = RowPlanner(lambda name: name, lambda _: 0, lambda _: 1, lambda _: 180)

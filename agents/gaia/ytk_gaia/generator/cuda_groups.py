@@ -312,9 +312,9 @@ class RowGroups:
             start += len(originals)
             others = [n for n in nests if all(n is not o for o in originals)]
             leaving = outputs | {plan.root(name) for n in others for name in (*n.reads, *n.writes)}
-            row_plan = (
-                planner.plan(members, strides, replace(wish, blocks=wish.blocks or len(small) > 1)) if members else None
-            )
+            foreign = frozenset(plan.root(name) for n in others for name in n.writes)
+            own_wish = replace(wish, blocks=wish.blocks or len(small) > 1)
+            row_plan = planner.plan(members, strides, own_wish, foreign) if members else None
             found += originals if row_plan is None else [self._fused(row_plan, leaving, orders)]
         return found
 

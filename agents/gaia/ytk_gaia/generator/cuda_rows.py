@@ -225,13 +225,16 @@ class RowPlanner:
     ) -> None:
         self._root_of, self._offset_of, self._words_of, self._span_of = root_of, offset_of, words_of, span_of
 
-    def plan(self, nests: Sequence[Nest], strides: dict[str, int], wish: Wish) -> RowPlan | None:
+    def plan(
+        self, nests: Sequence[Nest], strides: dict[str, int], wish: Wish, foreign: frozenset[str] = frozenset()
+    ) -> RowPlan | None:
         """Decide how a group runs; None where it should not.
 
         Args:
             nests: With their leading loops outside.
             strides: Elements between rows of what they write.
             wish: Of the schedule.
+            foreign: Roots that others write, too: a part of them is in memory only.
         """
         longest = max(length(n) for n in nests)
         fixed = all(static(n) for n in nests)
@@ -239,7 +242,7 @@ class RowPlanner:
         sorts = any(n.kind is NestKind.SORT for n in nests)
         if fixed and not any(n.kind in _SHARED_OUT for n in nests) and self._across(uses):
             # Rows are side by side in memory: so are the threads that have one each.
-            held, crossing = self._held(uses, {}, longest, 1, fixed, wish.threads)
+            held, crossing = self._held(uses, {}, longest, 1, fixed, wish.threads, foreign)
             return RowPlan(tuple(nests), 1, wish.threads, 1, held, frozenset(crossing))
         vector = self._vector(uses, wish.vector) if fixed else 1
         if sorts and not (fixed and longest * PAIR_BYTES <= _TEAM_PAIRS_BYTES):
@@ -249,11 +252,11 @@ class RowPlanner:
             team = threads = 64
         turns = -(-longest // (team * vector))
         # A thread by itself hands nothing on: what it keeps nowhere else goes through the workspace.
-        held, crossing = self._held(uses, strides if team > 1 else {}, turns, vector, fixed, threads)
+        held, crossing = self._held(uses, strides if team > 1 else {}, turns, vector, fixed, threads, foreign)
         if 1 < team < WARP and not self._small(uses, held, crossing, sorts):
             team = WARP
             turns = -(-longest // (team * vector))
-            held, crossing = self._held(uses, strides, turns, vector, fixed, threads)
+            held, crossing = self._held(uses, strides, turns, vector, fixed, threads, foreign)
         held = self._fit_shared(held, max(1, threads // team))
         return RowPlan(tuple(nests), team, threads, vector, held, frozenset(crossing))
 
@@ -307,6 +310,7 @@ class RowPlanner:
         vector: int,
         fixed: bool,
         threads: int,
+        foreign: frozenset[str],
     ) -> tuple[dict[str, Held], set[str]]:
         held: dict[str, Held] = {}
         crossing: set[str] = set()
@@ -315,6 +319,10 @@ class RowPlanner:
             access, words, written = self._one(each), self._words_of(root), any(store for _, _, store in each)
             reads = sum(not store for _, _, store in each)
             first_is_store = each[0][2]
+            if written and root in foreign:
+                # What the team kept would lack what others have written of it.
+                crossing |= {root} if access is None or not access.factor else set()
+                continue
             if access is not None and access.factor == 0:
                 if written and words and first_is_store:
                     held[root] = Held(Kept.NUMBER, root, 1, access)
@@ -333,7 +341,7 @@ class RowPlanner:
         if fixed and turns <= UNROLLED:
             self._choose_arrays(arrays, uses, held, turns * vector, vector, threads)
         for root in sorted(crossing):
-            if fixed and root in strides and self._words_of(root):
+            if fixed and root in strides and root not in foreign and self._words_of(root):
                 held[root] = Held(Kept.SHARED, root, strides[root])
         return held, crossing
 
