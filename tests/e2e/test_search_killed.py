@@ -16,7 +16,7 @@ from ytk_gaia import rungs
 from e2e.daemons import SHORT_LEASE_S, Daemon, Gate, Stack, stack, wait_gone
 from e2e.gates import ARCH
 
-COUNT = 12
+COUNT = 20
 """Candidates: two batches, then one."""
 BATCHES = 3
 
@@ -86,7 +86,7 @@ def hasty(tmp_path: Path) -> Iterator[Stack]:
 
 def test_the_batches_are_as_the_plan_says() -> None:
     assert rungs.rung_count(COUNT - 1) == 2
-    sizes = [len(rungs.deal([f"c{k}" for k in range(n)], "c0", 1.0)) for n in (COUNT, 7)]
+    sizes = [len(rungs.deal([f"c{k}" for k in range(n)], "c0", 1.0)) for n in (COUNT, 1 + rungs.LAST_SIZE)]
     assert sum(sizes) == BATCHES
 
 
