@@ -47,6 +47,8 @@ class SampleLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """One sample.
 
     ``timed``: random ones of the captured shape are timed, all others warm up; all are judged. ``atol``, ``rtol``: per output.
+    ``open_range``: per output the least and the largest integer that an element may be that is not judged (one of several equal
+    values came first); None: those of the expected output; empty: None for all.
     """
 
     name: str
@@ -54,6 +56,7 @@ class SampleLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     atol: tuple[float, ...]
     rtol: tuple[float, ...]
     shapes: SampleShapes | None = None
+    open_range: tuple[tuple[int, int] | None, ...] = ()
 
 
 class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -142,6 +145,10 @@ def _decode(text: bytes, origin: str) -> TaskSpec:
     for sample in spec.samples:
         if len(sample.atol) != len(spec.outputs) or len(sample.rtol) != len(spec.outputs):
             raise _bad(origin, f"sample {sample.name} has limits for {len(sample.atol)} of {len(spec.outputs)} outputs")
+        if sample.open_range and len(sample.open_range) != len(spec.outputs):
+            raise _bad(
+                origin, f"sample {sample.name} has ranges for {len(sample.open_range)} of {len(spec.outputs)} outputs"
+            )
         shapes = sample.shapes
         if shapes and (len(shapes.inputs), len(shapes.outputs)) != (len(spec.inputs), len(spec.outputs)):
             raise _bad(

@@ -42,7 +42,15 @@ def _first_wrong(wrong: Array, got: Array, want: Array) -> str:
     return f"{int(wrong.sum())} of {wrong.size} elements; first at {list(index)}: got {got[index]!s}, expected {want[index]!s}"
 
 
-def compare(got: Array, want: Array, tensor: TaskTensor, atol: float, rtol: float, skip: Array | None) -> Comparison:
+def compare(
+    got: Array,
+    want: Array,
+    tensor: TaskTensor,
+    atol: float,
+    rtol: float,
+    skip: Array | None,
+    open_range: tuple[int, int] | None = None,
+) -> Comparison:
     """Compare one output.
 
     NaN is right only where NaN is expected, an infinity only where the same one is; integers and bools are exact.
@@ -54,13 +62,15 @@ def compare(got: Array, want: Array, tensor: TaskTensor, atol: float, rtol: floa
         atol: Absolute limit.
         rtol: Limit relative to the expected value.
         skip: Elements that are not judged, or None. They must still be finite where the expectation is; integers must stay
-            within the range of the expected ones, so that an index of a tie is an index.
+            within a range, so that an index of a tie is an index.
+        open_range: That range, both ends included; None: that of the expected ones.
     """
     if tensor.dtype not in FLOATS:
         wanted = want.astype(got.dtype)
         wrong = got != wanted
         if skip is not None and wrong.any():
-            wrong &= ~(skip & (got >= wanted.min()) & (got <= wanted.max()))
+            least, most = open_range or (wanted.min(), wanted.max())
+            wrong &= ~(skip & (got >= least) & (got <= most))
         return Comparison(float("inf"), _first_wrong(wrong, got, want)) if wrong.any() else Comparison(0.0)
     finite = np.isfinite(want)
     same = np.where(np.isnan(want), np.isnan(got), got == want)
@@ -93,6 +103,7 @@ def judge_sample(task: Task, sample_index: int, raw_outputs: Sequence[Array]) ->
             limits.atol[index],
             limits.rtol[index],
             sample.skip.get(index),
+            limits.open_range[index] if limits.open_range else None,
         )
         if not result.right:
             return Comparison(result.error, f"output {index} ({tensor.name}) of sample {limits.name}: {result.where}")

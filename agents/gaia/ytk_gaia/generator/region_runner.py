@@ -73,6 +73,8 @@ class _OtherTies(torch.fx.Interpreter):  # type: ignore[misc]  # torch carries n
     def __init__(self, module: torch.fx.GraphModule, seed: int) -> None:
         super().__init__(module)
         self._generator = torch.Generator().manual_seed(seed)
+        self.longest = 0
+        """The longest axis along which equal values were put in another order."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if not _breaks_ties(target):
@@ -81,6 +83,7 @@ class _OtherTies(torch.fx.Interpreter):  # type: ignore[misc]  # torch carries n
         values, dim = given["self"], given.get("dim", -1)
         if given.get("stable") or not values.dim() or "dim" not in {a.name for a in target._schema.arguments}:  # noqa: SLF001
             return super().call_function(target, args, kwargs)
+        self.longest = max(self.longest, values.shape[dim])
         order = torch.randperm(values.shape[dim], generator=self._generator)
         given["self"] = values.index_select(dim, order)
         result = super().call_function(target, (), given)
@@ -150,21 +153,32 @@ class RegionRunner:
             arguments[placeholder] = from_storage(array, tensor.dtype)
         return [_widen(a) for a in arguments] if double else arguments
 
-    def run(self, inputs: Sequence[Array], *, double: bool, ties: int | None = None) -> list[torch.Tensor]:
+    def run(self, inputs: Sequence[Array], *, double: bool) -> list[torch.Tensor]:
         """Give the outputs of the region.
 
         Args:
             inputs: In storage dtype, in the order of the border.
             double: Whether to compute in float64.
-            ties: Seed of another order of equal values, where torch leaves it open; None: torch's own.
         """
         module = self._region.program.graph_module
-        if ties is not None:
-            interpreter = _OtherTiesInDouble(module, ties) if double else _OtherTies(module, ties)
-        else:
-            interpreter = _Double(module) if double else torch.fx.Interpreter(module)
+        interpreter = _Double(module) if double else torch.fx.Interpreter(module)
         with torch.no_grad():
             return list(interpreter.run(*self._arguments(inputs, double=double)))
+
+    def run_with_other_ties(
+        self, inputs: Sequence[Array], seed: int, *, double: bool
+    ) -> tuple[list[torch.Tensor], int]:
+        """Give the outputs with equal values in another order where torch leaves it open, and the longest such axis.
+
+        Args:
+            inputs: As for :meth:`run`.
+            seed: Of the order.
+            double: As for :meth:`run`.
+        """
+        module = self._region.program.graph_module
+        interpreter = _OtherTiesInDouble(module, seed) if double else _OtherTies(module, seed)
+        with torch.no_grad():
+            return list(interpreter.run(*self._arguments(inputs, double=double))), interpreter.longest
 
     def dependent_elements(self, inputs: Sequence[Array]) -> list[int]:
         """Give for each floating-point input the bytes of the elements that some output has a gradient by."""

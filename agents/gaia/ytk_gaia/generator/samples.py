@@ -209,6 +209,7 @@ class _Expected:
     atol: tuple[float, ...]
     rtol: tuple[float, ...]
     skip: dict[int, Array]
+    open_range: tuple[tuple[int, int] | None, ...] = ()
 
 
 class _AmbiguousError(Exception):
@@ -241,14 +242,33 @@ def _limits(
 
 def _open_order(
     runner: RegionRunner, inputs: Sequence[Array], torchs: Sequence[torch.Tensor], *, double: bool
-) -> list[Array]:
-    """Give for each output the elements that another order of equal values changes: which one is right is nobody's to say."""
+) -> tuple[list[Array], list[tuple[int, int] | None]]:
+    """Give for each output the elements that another order of equal values changes: which one is right is nobody's to say.
+
+    Integers come with the range that these elements were seen in, widened to all places on the axis where that may be what they are.
+    """
     masks = [torch.zeros_like(t, dtype=torch.bool) for t in torchs]
+    ranges = [_range(t) for t in torchs]
+    longest = 0
     for seed in range(_TIE_ORDERS):
-        others = runner.run(inputs, double=double, ties=seed)
+        others, longest = runner.run_with_other_ties(inputs, seed, double=double)
+        ranges = [_around(known, _range(other)) for known, other in zip(ranges, others, strict=True)]
         same = [torch.isclose(a, b, rtol=0.0, atol=0.0, equal_nan=True) for a, b in zip(torchs, others, strict=True)]
         masks = [mask | ~equal for mask, equal in zip(masks, same, strict=True)]
-    return [mask.numpy() for mask in masks]
+    return [mask.numpy() for mask in masks], [
+        _around(known, (0, longest - 1)) if known and known[0] >= 0 and known[1] < longest else known
+        for known in ranges
+    ]
+
+
+def _range(tensor: torch.Tensor) -> tuple[int, int] | None:
+    if tensor.dtype.is_floating_point or tensor.dtype is torch.bool or not tensor.numel():
+        return None
+    return int(tensor.min()), int(tensor.max())
+
+
+def _around(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
+    return (min(one[0], other[0]), max(one[1], other[1])) if one and other else None
 
 
 def _expect(
@@ -266,7 +286,10 @@ def _expect(
         wide = runner.run(inputs, double=True) if double else own
     except torch.linalg.LinAlgError as err:
         raise _AmbiguousError("a matrix is singular there") from err
-    open_order = _open_order(runner, inputs, wide, double=double) if runner.breaks_ties else [None] * len(wide)
+    open_order: Sequence[Array | None] = [None] * len(wide)
+    open_range: Sequence[tuple[int, int] | None] = ()
+    if runner.breaks_ties:
+        open_order, open_range = _open_order(runner, inputs, wide, double=double)
     outputs, atols, rtols, skip = [], [], [], {}
     for index, tensor in enumerate(region.border.outputs):
         dtype = expected_dtype(tensor.dtype)
@@ -291,7 +314,7 @@ def _expect(
         outputs.append(want)
         atols.append(atol)
         rtols.append(rtol)
-    return _Expected(tuple(outputs), tuple(atols), tuple(rtols), skip)
+    return _Expected(tuple(outputs), tuple(atols), tuple(rtols), skip, tuple(open_range))
 
 
 def _works_in_double(runner: RegionRunner, inputs: Sequence[Array]) -> str:
@@ -392,6 +415,7 @@ def build_task(
                 timed=name.startswith("random"),
                 atol=expected.atol,
                 rtol=expected.rtol,
+                open_range=expected.open_range,
                 shapes=SampleShapes(inputs=shapes.inputs, outputs=shapes.outputs) if shapes else None,
             )
         )

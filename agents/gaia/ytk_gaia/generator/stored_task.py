@@ -39,9 +39,18 @@ class StoredRunner(RegionRunner):
             arguments[placeholder] = value if wide else value.to(wanted)
         return arguments
 
-    def run(self, inputs: Sequence[Array], *, double: bool, ties: int | None = None) -> list[torch.Tensor]:
+    def run(self, inputs: Sequence[Array], *, double: bool) -> list[torch.Tensor]:
         """Give the outputs of the region: rounded to their storage types, or in float64."""
-        results = super().run(inputs, double=double, ties=ties)
+        return self._as_stored(super().run(inputs, double=double), double=double)
+
+    def run_with_other_ties(
+        self, inputs: Sequence[Array], seed: int, *, double: bool
+    ) -> tuple[list[torch.Tensor], int]:
+        """Give the same with equal values in another order."""
+        results, longest = super().run_with_other_ties(inputs, seed, double=double)
+        return self._as_stored(results, double=double), longest
+
+    def _as_stored(self, results: Sequence[torch.Tensor], *, double: bool) -> list[torch.Tensor]:
         pairs = zip(results, self._stored.outputs, strict=True)
         # Integers always; floats too unless they are the yardstick: what overflows in storage is then seen to.
         return [r if double and r.is_floating_point() else r.to(torch_dtype(t.dtype)) for r, t in pairs]
