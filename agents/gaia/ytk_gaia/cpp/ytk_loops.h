@@ -173,7 +173,7 @@ YTK_REAL1(op_trunc, std::trunc(x))
 
 // ---- the same without a call, for vector lanes ----------------------------------------------------------------------
 // A libm call ends vectorisation. These are polynomials (least-squares fits, coefficients rounded to float) with selects
-// instead of branches, within 2 ulp of the exact value over all floats unless stated (the logistic function: where exp(-x) is
+// instead of branches, within 2 ulp of the exact value over all floats unless stated (the logistic function: within 3, where exp(-x) is
 // finite); NaN and infinities as libm has them. Doubles go to libm.
 YTK_INLINE float vec_exp(float x) {
   const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which is then in the low bits
