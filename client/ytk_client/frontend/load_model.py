@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ytk_client.frontend.catalogue.spconv_bias import add_bias_apart
+from ytk_client.frontend.catalogue.spconv_on_cpu import add_bias_apart, in_one_thread
 from ytk_client.frontend.user_code import describe_error
 from ytk_core.errors import NotAvailableError, UserError
 
@@ -71,7 +71,12 @@ class LoadedModel:
         # The model gets copies: one that writes to its inputs must not change the reference.
         copies = [tensor.clone() for tensor in flat]
         args, kwargs = _unflatten(copies, (self.args, dict(self.kwargs)))
-        with torch.no_grad(), user_output_to_stderr(), _blamed("model_forward_failed", "forward() raised", self.path):
+        with (
+            torch.no_grad(),
+            user_output_to_stderr(),
+            _blamed("model_forward_failed", "forward() raised", self.path),
+            in_one_thread(self.module),
+        ):
             result = self.module(*args, **kwargs)
         register_dataclasses(result)
         return result, copies

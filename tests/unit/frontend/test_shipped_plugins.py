@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+import torch
 
 from ytk_client.frontend import PrepareRequest, dry_run
 from ytk_core.catalogue import NAMESPACE
@@ -139,6 +140,27 @@ def get_fwd_args():
             run_prepare(SPCONV + f"class Model(Net):\n    def __init__(self):\n        super().__init__({layer})\n")
         assert caught.value.code == "spconv_unsupported"
         assert "SubMConv" in caught.value.hint
+
+    def test_spconv_itself_runs_in_one_thread(self, run_prepare, monkeypatch):
+        """Its threads add to one row at once, so that what torch gives would now and then be wrong."""
+        from spconv.pytorch import ops
+
+        seen, original = [], ops.indice_conv
+
+        def counted(*args, **kwargs):
+            seen.append(torch.get_num_threads())
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr("spconv.pytorch.functional.ops.indice_conv", counted)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            model = "class Model(Net):\n    def __init__(self):\n        super().__init__(spconv.SubMConv3d(3, 4, 3, bias=False))\n"
+            run_prepare(SPCONV + model)
+            assert torch.get_num_threads() == 2
+        finally:
+            torch.set_num_threads(threads)
+        assert set(seen) == {1}
 
     def test_spconv_is_itself_again_afterwards(self, run_prepare):
         from spconv.pytorch import conv, core
