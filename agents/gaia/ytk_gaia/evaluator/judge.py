@@ -15,14 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ytk_core.archspec import ArchSpec
-from ytk_core.conditions import Conditions, Snapshot, make_conditions, snapshot
+from ytk_core.conditions import Conditions
 from ytk_core.formats.kernel_bundle import KernelBundle
-from ytk_core.sandbox import SandboxStatus, require
 from ytk_gaia.evaluator import floor, rounds, side_by_side
 from ytk_gaia.evaluator.build import compiler_version
-from ytk_gaia.evaluator.compare import self_test
 from ytk_gaia.evaluator.floor import Floors
 from ytk_gaia.evaluator.machine_rates import machine_id
+from ytk_gaia.evaluator.opening import Opening, begin
 from ytk_gaia.evaluator.options import JudgeOptions
 from ytk_gaia.evaluator.prepare import prepare_all
 from ytk_gaia.evaluator.reference import Reference, build_reference, floor_bytes, sick
@@ -57,17 +56,11 @@ def evaluate(
         NotAvailableError: No compiler.
         UserError: The arch spec is no CPU.
     """
-    options, workdir = options or JudgeOptions(), workdir.resolve()
-    threads = options.threads or len(os.sched_getaffinity(0))
-    sandbox = require(options.mode)
-    deadline = time.monotonic() + options.budget_s
-    before = snapshot()
     tracks = [Track(name) for name in candidates]
-    tests = self_test(task)
-    passing = [f"{name} {what}" for name, what in tests.items() if what.startswith("passes")]
-    for track in tracks if passing else ():
-        track.end(Verdict.NO_EVIDENCE, f"the task proves nothing: {'; '.join(passing)}")
-    if not passing:
+    opening = begin({0: task}, tracks, workdir, options)
+    options, workdir, deadline = opening.options, opening.workdir, opening.deadline
+    threads = options.threads or len(os.sched_getaffinity(0))
+    if any(track.running for track in tracks):
         built = time.monotonic() + _BUILD_SHARE * options.budget_s
         prepare_all(tracks, candidates, task, arch, workdir, options.mode, built, options.compiled)
     floors = Floors()
@@ -76,7 +69,7 @@ def evaluate(
         floors = _measure(tracks, like, task, arch, workdir, threads, options, deadline)
     for track in tracks:
         _conclude(track)
-    return _evaluation(task, tracks, arch, threads, options, sandbox, before, tests, floors)
+    return _evaluation(task, tracks, arch, threads, opening, floors)
 
 
 def _measure(
@@ -150,43 +143,36 @@ def _evaluation(
     tracks: Sequence[Track],
     arch: ArchSpec,
     threads: int,
-    options: JudgeOptions,
-    sandbox: SandboxStatus,
-    before: Snapshot,
-    tests: dict[str, str],
+    opening: Opening,
     floors: Floors,
 ) -> Evaluation:
+    options = opening.options
     return Evaluation(
         arch_spec=str(arch),
         region_digest=task.spec.region_digest,
         candidates=tuple(track.result() for track in tracks),
-        conditions=_conditions(task, tracks, threads, options, before),
+        conditions=_conditions(task, tracks, threads, opening),
         threads=threads,
         compiler=compiler_version(),
-        sandbox=sandbox.kind,
+        sandbox=opening.sandbox.kind,
         floor_ms=floors.floor_ns / 1e6,
         floor_bytes=floor_bytes(task),
         roofline_ms=floors.roofline_ns / 1e6,
         rooflines=floor.rooflines(task, floors.rate_best, floors.rate_now),
         machine=machine_id(options.device_uid),
         call_overhead_ms=floors.null_ns / 1e6,
-        self_test=tests,
+        self_test=opening.self_test,
         baseline=options.baseline,
         notes=tuple(task.spec.notes),
     )
 
 
-def _conditions(
-    task: Task, tracks: Sequence[Track], threads: int, options: JudgeOptions, before: Snapshot
-) -> Conditions:
+def _conditions(task: Task, tracks: Sequence[Track], threads: int, opening: Opening) -> Conditions:
     calls = [track.rounds * sum(s.timed for s in task.spec.samples) for track in tracks]
-    return make_conditions(
-        before,
-        snapshot(),
+    return opening.conditions(
         iterations=max(calls, default=0),
         warmup=max(WARM_UP_CALLS, sum(not s.timed for s in task.spec.samples)),
         threads=threads,
         engine="direct call",
-        worker_id=options.worker_id,
-        device_uid=options.device_uid,
+        device_uid=opening.options.device_uid,
     )

@@ -1,4 +1,4 @@
-"""How an evaluation of CUDA kernels begins, on a GPU as on the emulation: is there a sandbox, does the task prove anything, what time is left."""
+"""How every evaluation begins, on a CPU, a GPU or the emulation: is there a sandbox, does the task prove anything, what time is left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Opening:
         sandbox: This machine's.
         deadline: On the monotonic clock.
         before: The machine at the beginning.
-        self_test: What trivial kernels got, by variant and name.
+        self_test: What trivial kernels got, by name; of several variants by variant and name.
         first: The task of the variant that is reported.
     """
 
@@ -78,7 +78,12 @@ def begin(tasks: Mapping[int, Task], tracks: Iterable[Track], workdir: Path, opt
     options = options or JudgeOptions()
     sandbox, before = require(options.mode), snapshot()
     deadline = time.monotonic() + options.budget_s
-    tests = {f"{variant}/{name}": what for variant, task in tasks.items() for name, what in self_test(task).items()}
+    several = len(tasks) > 1
+    tests = {
+        f"{variant}/{name}" if several else name: what
+        for variant, task in tasks.items()
+        for name, what in self_test(task).items()
+    }
     passing = [f"{name} {what}" for name, what in tests.items() if what.startswith("passes")]
     for track in tracks if passing else ():
         track.end(Verdict.NO_EVIDENCE, f"the task proves nothing: {'; '.join(passing)}")
