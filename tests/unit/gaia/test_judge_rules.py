@@ -90,7 +90,7 @@ def test_the_report_says_how_much_the_winner_reached():
 def test_calls_in_a_row_hold_a_clock_to_its_word(times, row, words):
     found = suspicion(times, [0], [0], FLOORS, [row])
     assert (words in found) if words else found == ""
-    assert suspicion(times, [0], [0], FLOORS, [row, InARow(100, 10_000_000, 10_000_000, 1_000_000)]) in {"", found}
+    assert suspicion(times, [0], [0], FLOORS, [row, InARow(100, 10_000_000, 10_000_000, 1_000_000)]) == ""
 
 
 def test_only_short_calls_are_made_in_a_row():
@@ -104,7 +104,14 @@ def test_a_limit_grows_by_what_the_machine_took():
     assert waiting.allowed_s(20, 5) == 25
     assert waiting.allowed_s(1, 1000) == 10
     assert waiting.waited_s(2**22 + 1) == 0.0
-    assert waiting.own_wait_s() >= 0
+
+
+@pytest.mark.parametrize(("text", "waited_ns"), [("1 2500 3\n", 2500), ("", 0), ("1 x 3", 0), (None, 0)])
+def test_the_wait_for_a_processor_is_the_second_figure_of_the_scheduler(tmp_path, text, waited_ns):
+    path = tmp_path / "schedstat"
+    if text is not None:
+        path.write_text(text)
+    assert waiting._run_queue_ns(path) == waited_ns
 
 
 # ---- the process -----------------------------------------------------------------------------------------------------
@@ -216,9 +223,9 @@ def test_a_kernel_by_hand_was_promised_that_the_call_is_checked_before():
             self.asked = (*self.asked, change)
             return Attempt(candidate_runner.NOT_TRIED, (), "", False)
 
-    for meta, most in ((bundle.meta, 30), (msgspec.structs.replace(bundle.meta, generator=generator), 2)):
+    for meta, least, most in ((bundle.meta, 11, 30), (msgspec.structs.replace(bundle.meta, generator=generator), 2, 2)):
         process = Process()
         track = SimpleNamespace(bundle=msgspec.structs.replace(bundle, meta=meta), variant=0)
         edges.check_edges(process, track, make_task())
         assert [change.threads for change in process.asked if change.threads] == [1, 3]
-        assert (len(process.asked) > 10) == (most > 10)
+        assert least <= len(process.asked) <= most
