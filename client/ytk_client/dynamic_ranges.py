@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ytk_client.extent_bounds import bounds
+from ytk_client.extent_bounds import Bounds, bounds
 from ytk_core.errors import UserError
 from ytk_core.input_ranges import METADATA_KEY, InputRange, check_ranges, decode_ranges
 
@@ -56,13 +56,14 @@ def check_plugins_take(onnx_path: Path, ranges: Sequence[InputRange], metas: Seq
         if name and isinstance(name[0], str):
             named[name[0]] = each
     symbols = {name: (each.min, each.max) for name, each in named.items()}
+    seen: dict[str, Bounds | None] = {}
     by_name = {(meta.plugin_namespace, meta.plugin_name): meta for meta in metas}
     for node in graph.node:
         meta = by_name.get((node.domain, node.op_type))
         for extent in meta.extents if meta is not None else ():
             axes = dims.get(node.input[extent.input]) if extent.input < len(node.input) else None
             written = axes[extent.axis] if axes and extent.axis < len(axes) else None
-            have = bounds(written, symbols) if isinstance(written, str) else None
+            have = _followed(written, symbols, seen) if isinstance(written, str) else None
             if have is None or (extent.min <= have[0] and have[1] <= extent.max):
                 continue
             msg = (
@@ -73,11 +74,24 @@ def check_plugins_take(onnx_path: Path, ranges: Sequence[InputRange], metas: Seq
             raise UserError(msg, code="preflight", hint=hint)
 
 
+def _followed(written: str, symbols: Mapping[str, Bounds], seen: dict[str, Bounds | None]) -> Bounds | None:
+    """Give what an extent may be: a name (which need not be one of Python's) or an expression; ``seen`` has what was asked before."""
+    if written in symbols:
+        return symbols[written]
+    if written not in seen:
+        seen[written] = bounds(written, symbols)
+    return seen[written]
+
+
 def _whence(written: str, named: dict[str, InputRange]) -> str:
     """Say which inputs' axes an extent comes from, with the expression where it is more than a name."""
     if written in named:
         return f"{named[written].input}:{named[written].axis}"
-    parts = [f"{name} = {each.input}:{each.axis}" for name, each in named.items() if re.search(rf"\b{name}\b", written)]
+    parts = [
+        f"{name} = {each.input}:{each.axis}"
+        for name, each in named.items()
+        if re.search(rf"\b{re.escape(name)}\b", written)
+    ]
     return f"{written}, {', '.join(parts)}" if parts else written
 
 

@@ -37,15 +37,16 @@ class _UnknownError(Exception):
 def bounds(text: str, symbols: Mapping[str, Bounds]) -> Bounds | None:
     """Give the least and the greatest value of an expression.
 
-    Exact where all cases can be tried (65,536 of them), else by the ends of the ranges, which may give more than there is,
-    never less.
+    Exact where all cases can be tried (65,536 of them), else by the ends of the ranges: exact for sums, products and quotients, as
+    wide as can be for remainders.
 
     Args:
         text: A name, a number, or an expression of both, as it stands as an extent in a graph.
         symbols: By name: the range of a symbol.
 
     Returns:
-        None where it has a symbol without a range, or an operation that is not known.
+        None where it has a symbol without a range, or an operation that is not known; and where there are more cases and a symbol stands
+        in two places, for whose ends do not go together: ``s0 - s0//2`` would seem to fall below 0.
     """
     try:
         tree = ast.parse(text.strip(), mode="eval").body
@@ -56,7 +57,8 @@ def bounds(text: str, symbols: Mapping[str, Bounds]) -> Bounds | None:
         if math.prod(map(len, ranges)) <= _MAX_CASES:
             values = [_value(tree, dict(zip(names, case, strict=True)))[0] for case in itertools.product(*ranges)]
             return (min(values), max(values)) if values else None
-        return _between(tree, symbols)
+        words = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names]
+        return _between(tree, symbols) if len(words) == len(names) else None
     except (SyntaxError, KeyError, ZeroDivisionError, RecursionError, _UnknownError):
         return None
 

@@ -154,6 +154,20 @@ def test_an_extent_that_is_an_expression_of_an_open_axis_is_followed(tmp_path, w
         dynamic_ranges.check_plugins_take(tmp_path / "model.onnx", [BATCH], [tested])
 
 
+@pytest.mark.parametrize("name", ["batch-size", "a(b", "in", "x.1_dim"])
+def test_an_axis_is_followed_whatever_its_name(tmp_path, name):
+    made = onnx.load(model(tmp_path / "model.onnx", [BATCH], plugin=True))
+    for info in (*made.graph.input, *made.graph.value_info, *made.graph.output):
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.HasField("dim_param"):
+                dim.dim_param = name
+    onnx.save(made, tmp_path / "model.onnx")
+    extents = [Extent(input=0, axis=0, min=3, opt=4, max=8)]
+    tested = msgspec.structs.replace(files.kernel(plugin_name="Fold").meta, extents=extents)
+    with pytest.raises(UserError, match="tested for 3 to 8"):
+        dynamic_ranges.check_plugins_take(tmp_path / "model.onnx", [BATCH], [tested])
+
+
 def test_inspect_tells_the_range_and_has_no_objection(tmp_path):
     found = inspect_file(model(tmp_path / "model.onnx", [BATCH]), Request.of("trt86"))
     kinds = {finding.kind: finding.message for finding in found.findings}

@@ -29,6 +29,7 @@ LARGE = {"s0": (1, 1 << 20), "s1": (2, 3)}
         ("Mod(s0, 4)", SMALL, (0, 3)),
         ("Mod(s0, 4)", LARGE, (0, 3)),
         ("(s0//16)*s1", LARGE, (0, 3 << 16)),
+        ("s0 - s0//2", LARGE, None),  # the ends would give negative extents
         ("s2 + 1", SMALL, None),
         ("s0 + ", SMALL, None),
         ("sqrt(s0)", SMALL, None),
@@ -55,5 +56,8 @@ EXPRESSIONS = st.recursive(
 @given(text=EXPRESSIONS, s0=st.integers(1, 1 << 20), s1=st.integers(2, 3))
 def test_no_value_lies_outside(text, s0, s1):
     found = bounds(text, LARGE)
+    if "s0" in text and (text.count("s0") > 1 or text.count("s1") > 1):
+        assert found is None  # too many cases to try, and the ends say nothing
+        return
     assert found is not None
     assert found[0] <= eval(text, {"s0": s0, "s1": s1}) <= found[1]
