@@ -12,15 +12,13 @@ from typing import Any
 import msgspec
 
 from ytk_core.errors import FormatError, UserError
-from ytk_core.formats.benchmark import LayerTime
+from ytk_core.formats.benchmark import PLUGIN_EXEC_TYPE, LayerTime
 from ytk_core.formats.prepare_outputs import FxNode
 
 ENGINE = "(engine)"
 """Owner of a layer that stands for no node of the graph: the engine put it in."""
 GAP = "(between layers)"
 """Owner of the time that no layer accounts for."""
-PLUGIN_LAYER = "plugin"
-"""``exec_type`` of a layer that is a plugin; its ``type`` is the plugin's name."""
 TOP = "(top)"
 """The model itself: forward() of the outermost module."""
 
@@ -121,7 +119,7 @@ def by_layer(times: EngineTimes) -> list[Share]:
 
 
 def _share(owner: str, module_class: str, layers: Sequence[LayerTime]) -> Share:
-    plugins = tuple(dict.fromkeys(layer.type for layer in layers if layer.exec_type == PLUGIN_LAYER))
+    plugins = tuple(dict.fromkeys(layer.type for layer in layers if layer.exec_type == PLUGIN_EXEC_TYPE))
     return Share(
         owner=owner,
         module_class=module_class,

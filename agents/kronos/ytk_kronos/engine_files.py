@@ -20,8 +20,6 @@ LAYERS_MEMBER = "layers.json"
 PROFILE_MEMBER = "profile.json"
 BENCHMARK_MEMBER = "benchmark.json"
 LOG_MEMBER = "build.log"
-PLUGIN_EXEC_TYPE = "plugin"
-"""``LayerTime.exec_type`` of a layer that is a plugin; its ``type`` is then ``<namespace>::<Name>``."""
 
 
 class _Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -13,10 +13,10 @@ import numpy as np
 from ytk_core.conditions import Conditions, Drift, Snapshot, make_conditions, snapshot
 from ytk_core.dtypes import DType, float32_to_bfloat16, storage_dtype
 from ytk_core.errors import CandidateError, UserError, YtkError
-from ytk_core.formats.benchmark import BenchmarkRow, LayerTime
+from ytk_core.formats.benchmark import PLUGIN_EXEC_TYPE, BenchmarkRow, LayerTime
 from ytk_core.formats.reference import TensorInfo
 from ytk_core.input_ranges import InputRange, usual_extents
-from ytk_kronos.engine_files import PLUGIN_EXEC_TYPE, BenchmarkFile, Layer, ProfileFile
+from ytk_kronos.engine_files import BenchmarkFile, Layer, ProfileFile
 from ytk_kronos.engines.base import Arrays, LayerClock, LoadedEngine
 
 _MAX_RUNS = 1_000_000

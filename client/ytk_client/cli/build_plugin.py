@@ -78,9 +78,9 @@ def build_plugin(
     """
     import msgspec
 
-    from ytk_client.handwritten.contract import SKELETON
     from ytk_client.plugins import manifest_path, prepare_source
     from ytk_core.formats.plugin_manifest import read_plugin_manifest
+    from ytk_core.formats.plugin_meta import SKELETON
     from ytk_core.jobs import JobKind, JobSpec, PluginBuildParams
 
     text = prepare_source(source, arch, name=plugin_name, namespace=plugin_namespace, onnx=onnx, precision=precision)

@@ -87,13 +87,13 @@ def compile_engine(
 
     from ytk_client.dynamic_ranges import check_plugins_take, ranges_of
     from ytk_client.frontend.dynamic import as_ranges, parse_dynamic
-    from ytk_client.handwritten.contract import SKELETON
     from ytk_client.plugins import check_model, load_plugins, plugin_inputs
     from ytk_client.precision import check_precision, precision_requirements
     from ytk_client.shipped import built_plugins, shipped_bundles
     from ytk_client.signers import signer_requirements
     from ytk_core.archspec import ArchSpec
     from ytk_core.formats.engine_bundle import read_manifest
+    from ytk_core.formats.plugin_meta import SKELETON
     from ytk_core.formats.weights_npz import read_index
     from ytk_core.jobs import EngineBuildParams, JobKind, JobSpec
 

@@ -13,6 +13,7 @@ from ytk_core.dtypes import DType
 from ytk_core.errors import UserError
 from ytk_core.formats.plugin_meta import (
     SCHEMA_VERSION,
+    SKELETON,
     DeploymentTarget,
     Generator,
     InputDecl,
@@ -26,9 +27,6 @@ from ytk_core.formats.plugin_meta import (
 from ytk_core.formats.plugin_meta_checks import validate
 from ytk_core.formats.region import RegionSpec, RegionTensor
 from ytk_core.preflight import engine_dtype
-
-SKELETON, HAND = "skeleton", "hand"
-"""``generator.strategy`` of a kernel that is not written yet, and of one that is."""
 
 _SHORT = {DType.FLOAT32: "f32", DType.FLOAT16: "f16", DType.BFLOAT16: "bf16", DType.FLOAT64: "f64"}
 _LOWER = (DType.FLOAT32, DType.FLOAT16)

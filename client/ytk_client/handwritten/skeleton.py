@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ytk_client.handwritten.contract import HAND, SKELETON, contract_of
+from ytk_client.handwritten.contract import contract_of
 from ytk_core.archspec import ArchSpec
 from ytk_core.dtypes import C_TYPE, DType
 from ytk_core.formats.kernel_bundle import KernelBundle
-from ytk_core.formats.plugin_meta import DeploymentTarget, PluginMeta, Variant
+from ytk_core.formats.plugin_meta import BY_HAND, SKELETON, DeploymentTarget, PluginMeta, Variant
 from ytk_core.formats.region import RegionSpec, RegionTensor
 
 STATUS = "YTK_UNSUPPORTED"
@@ -55,8 +55,8 @@ def is_skeleton(bundle: KernelBundle) -> bool:
 
 def with_state(bundle: KernelBundle) -> KernelBundle:
     """Give the bundle with ``generator.strategy`` saying whether the kernel is written; others than ours stay as they are."""
-    strategy = SKELETON if is_skeleton(bundle) else HAND
-    if bundle.meta.generator.strategy not in {SKELETON, HAND} or bundle.meta.generator.strategy == strategy:
+    strategy = SKELETON if is_skeleton(bundle) else BY_HAND
+    if bundle.meta.generator.strategy not in {SKELETON, BY_HAND} or bundle.meta.generator.strategy == strategy:
         return bundle
     generator = msgspec.structs.replace(bundle.meta.generator, strategy=strategy)
     return msgspec.structs.replace(bundle, meta=msgspec.structs.replace(bundle.meta, generator=generator))

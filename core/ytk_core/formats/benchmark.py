@@ -47,6 +47,10 @@ class BenchmarkRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         )
 
 
+PLUGIN_EXEC_TYPE = "plugin"
+"""``LayerTime.exec_type`` of a layer that is a plugin; its ``type`` is then ``<namespace>::<Name>``."""
+
+
 class LayerTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Mean time of one engine layer. ``onnx_nodes``: names of the ONNX nodes it stands for, where known."""
 

@@ -151,6 +151,10 @@ class Launcher(_Struct, frozen=True, kw_only=True):
     fixed_workspace_bytes: int = 0
 
 
+SKELETON, BY_HAND = "skeleton", "hand"
+"""``Generator.strategy`` of a kernel that somebody has yet to write, and of one that somebody wrote."""
+
+
 class Generator(_Struct, frozen=True, kw_only=True):
     """Who made the kernel, for reproduction and for mismatch checks."""
 

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from ytk_client.handwritten.check import check_kernel
-from ytk_client.handwritten.contract import HAND, SKELETON, contract_of
+from ytk_client.handwritten.contract import contract_of
 from ytk_client.handwritten.skeleton import is_skeleton, make_skeleton, with_state
 from ytk_core.archspec import ArchSpec
 from ytk_core.digests import digest_bytes
 from ytk_core.dtypes import DType
 from ytk_core.errors import UserError
 from ytk_core.formats.kernel_bundle import KernelBundle, parse_bundle, render_bundle
-from ytk_core.formats.plugin_meta import Extent, Role
+from ytk_core.formats.plugin_meta import BY_HAND, SKELETON, Extent, Role
 from ytk_core.formats.region import RegionSpec, RegionTensor
 
 CPU = ArchSpec.parse("amd64-cpuv3-linux-glibc236-ov20264")
@@ -135,7 +135,7 @@ class TestSkeleton:
     def test_a_written_kernel_is_none_and_its_contract_learns_it(self):
         done = written(make_skeleton(UPSAMPLE, CPU).bundle, "  return YTK_OK;")
         assert not is_skeleton(done)
-        assert with_state(done).meta.generator.strategy == HAND
+        assert with_state(done).meta.generator.strategy == BY_HAND
         back = msgspec.structs.replace(with_state(done), header="#define YTK_SKELETON\n")
         assert with_state(back).meta.generator.strategy == SKELETON
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ytk_core.formats.kernel_bundle import parse_bundle
-from ytk_core.formats.plugin_meta import Extent, InputDecl
+from ytk_core.formats.plugin_meta import BY_HAND, Extent, InputDecl
 from ytk_gaia.evaluator import candidate_runner, edges, ranges, waiting
 from ytk_gaia.evaluator.contract import contract_problem, variant_of
 from ytk_gaia.evaluator.floor import Floors, InARow, rooflines, suspicion, times_in_a_row
@@ -213,7 +213,7 @@ def test_a_kernel_outside_its_range_that_refuses_must_not_have_written():
 
 def test_a_kernel_by_hand_was_promised_that_the_call_is_checked_before():
     bundle = parse_bundle(kernel(HONEST), "x")
-    generator = msgspec.structs.replace(bundle.meta.generator, strategy=edges.BY_HAND)
+    generator = msgspec.structs.replace(bundle.meta.generator, strategy=BY_HAND)
 
     class Process:
         threads, workspace_bytes = 2, 64

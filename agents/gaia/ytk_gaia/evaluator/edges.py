@@ -15,15 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ytk_core.dtypes import ONNX_NUMBER, DType, itemsize
-from ytk_core.formats.plugin_meta import FORMAT_NUMBER, Format, PluginMeta
+from ytk_core.formats.plugin_meta import BY_HAND, FORMAT_NUMBER, Format, PluginMeta
 from ytk_gaia.evaluator.compare import judge_sample
 from ytk_gaia.evaluator.session import Attempt, CandidateFaultError, Change, Session
 from ytk_gaia.evaluator.track import Track
 from ytk_gaia.evaluator.verdicts import Verdict
 from ytk_gaia.task_format import Task, TaskSpec
-
-BY_HAND = "hand"
-"""Strategy of a kernel whose author was promised that the plugin's table checks the call before it (`ytk kernelgen skeleton`)."""
 
 # Of the same size where there is one: who takes it harms nothing yet.
 _OTHER_TYPE = {
@@ -150,6 +147,7 @@ def check_edges(session: Session, track: Track, task: Task) -> None:
     """
     assert track.bundle is not None
     meta, sample = track.bundle.meta, task.spec.groups()[0][0]
+    # Its author was promised that the plugin's table checks the call before it (`ytk kernelgen skeleton`).
     by_hand = meta.generator.strategy == BY_HAND
     for each in () if by_hand else excluded(meta, task.spec, track.variant):
         found = _attempt(session, task, sample, each.change, f"given {each.what}, {each.declared}")
