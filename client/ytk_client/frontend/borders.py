@@ -15,6 +15,7 @@ from torch.export import graph_signature as kinds
 
 from ytk_client.frontend import torch_adapter
 from ytk_client.frontend.growth import DTYPES
+from ytk_client.frontend.quantized_float import half_of
 from ytk_core.dtypes import DType
 
 UPDATED = "{}_updated"
@@ -105,7 +106,7 @@ def make_outputs_plain(program: torch.export.ExportedProgram, forms: Forms | Non
         with graph.inserting_before(output):
             if value.is_complex():
                 results[index] = _real(graph, node, value)
-            elif value.dtype in forms and not is_quantized(node):
+            elif value.dtype in forms and half_of(node) != "quantize":
                 common = {"dtype": forms[value.dtype]}
                 results[index] = graph.call_function(_aten._to_copy.default, (node,), common)  # noqa: SLF001 - an operator name
                 results[index].meta = {**node.meta, "val": value.to(forms[value.dtype])}
@@ -125,11 +126,6 @@ def _real(graph: torch.fx.Graph, node: torch.fx.Node, value: torch.Tensor) -> to
     for new, known in ((whole, value.resolve_conj()), (real, torch.view_as_real(value.resolve_conj()))):
         new.meta = {**node.meta, "val": known}
     return real
-
-
-def is_quantized(node: torch.fx.Node) -> bool:
-    """Tell whether a value comes out of a quantize node."""
-    return getattr(node.target, "namespace", "") == "quantized_decomposed"
 
 
 def updated_inputs(program: torch.export.ExportedProgram) -> list[int]:

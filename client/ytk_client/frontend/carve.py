@@ -419,8 +419,8 @@ def _with_inner(nodes: Iterable[torch.fx.Node], root: torch.nn.Module) -> Iterab
         if node.op == "call_function":
             yield node
         elif node.op == "get_attr":
-            inner = getattr(root, str(node.target), None)
-            if isinstance(inner, torch.fx.GraphModule):
+            inner = graph_of(node, root)
+            if inner is not None:
                 yield from _with_inner(inner.graph.nodes, inner)
 
 

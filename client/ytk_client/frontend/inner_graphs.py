@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ytk_core.digests import digest_bytes
 from ytk_core.formats.region import operation_lines
 
 
@@ -14,11 +15,22 @@ def graph_of(node: torch.fx.Node, root: torch.nn.Module) -> torch.fx.GraphModule
 
 
 def graph_text(module: torch.fx.GraphModule) -> str:
-    """Give what a graph inside of a higher-order operator computes, whatever it and its nodes are called."""
+    """Give what a graph inside of a higher-order operator computes, whatever it, its nodes and its tensors are called."""
     held = [
-        f"%{count} = {node.target if inner is None else graph_text(inner)}"
+        f"%{count} = {_held_text(node, module)}"
         for count, node in enumerate(module.graph.nodes)
         if node.op == "get_attr"
-        for inner in [graph_of(node, module)]
     ]
     return f"graph({', '.join([*held, *operation_lines(module.graph.nodes)])})"
+
+
+def _held_text(node: torch.fx.Node, module: torch.fx.GraphModule) -> str:
+    inner = graph_of(node, module)
+    if inner is not None:
+        return graph_text(inner)
+    value = getattr(module, str(node.target))
+    if not isinstance(value, torch.Tensor):
+        return str(node.target)
+    # By what it holds: tensors of two branches may have one name.
+    raw = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return f"{value.dtype}{list(value.shape)} {digest_bytes(raw)}"
