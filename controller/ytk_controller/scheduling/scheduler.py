@@ -88,16 +88,14 @@ class Round:
             return False
         if holds_device(job.spec) and worker.device_uid and worker.device_uid in self.busy_devices:
             return False
+        again = worker.worker_id in job.excluded_workers
+        marked = _may_not_be_marked(job.spec) and not verifies(worker, job.spec)
+        if not again and not marked:
+            return True
         others = [each for each in self.live if each.worker_id not in job.excluded_workers and matches(each, job.spec)]
-        if _may_not_be_marked(job.spec) and not verifies(worker, job.spec):
-            # It would refuse what another can build: wait for that one while it lives.
-            return not any(verifies(each, job.spec) for each in others) and self._not_again(worker, job, others)
-        return self._not_again(worker, job, others)
-
-    @staticmethod
-    def _not_again(worker: WorkerDescription, job: JobRecord, others: list[WorkerDescription]) -> bool:
-        """Give a job to the same worker again only where nobody else could ever take it."""
-        return worker.worker_id not in job.excluded_workers or not others
+        # The same worker again only where nobody else could ever take it; one that would refuse what another can build only where
+        # no such other lives.
+        return not (again and others) and not (marked and any(verifies(each, job.spec) for each in others))
 
     def _assign(self, job: JobRecord, taker: FreeWorker) -> None:
         worker_id = taker.worker.worker_id

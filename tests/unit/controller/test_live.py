@@ -117,6 +117,26 @@ async def test_a_controller_that_slept_itself_blames_no_agent(world: World) -> N
     assert (await world.job(job.id)).state is JobState.QUEUED
 
 
+async def test_what_was_slept_through_is_accounted_for_although_the_database_was_away(world: World) -> None:
+    clock = iter([1000.0, 4600.0, 4600.0])
+    reaper = Reaper(world.desk, lambda: next(clock))
+    reaper._interval_s = 0.0
+    asked: list[float] = []
+
+    async def account(late_s: float) -> None:
+        asked.append(late_s)
+        if len(asked) == 1:
+            raise BoardError("the database is away", code="database")
+
+    async def once() -> None:
+        raise StopAsyncIteration
+
+    reaper.account_for, reaper.step = account, once
+    with pytest.raises(StopAsyncIteration):
+        await reaper.run()
+    assert asked == [3600.0, 3600.0]
+
+
 async def test_a_job_whose_workers_stay_away_is_given_up(world: World) -> None:
     await world.connect()
     job = await world.submit()
