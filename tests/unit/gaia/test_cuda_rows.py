@@ -22,9 +22,9 @@ from ytk_gaia.evaluator.track import Track
 from ytk_gaia.evaluator.verdicts import Verdict
 from ytk_gaia.generator import cuda_candidates, emit_cuda, region_input
 from ytk_gaia.generator import inductor_adapter as inductor
-from ytk_gaia.generator.cuda_cost import LAUNCH_US, PaperKernel, moved_bytes
+from ytk_gaia.generator.cuda_cost import LAUNCH_US, Paper, PaperKernel, moved_bytes
 from ytk_gaia.generator.cuda_rows import Kept, RowPlanner, Wish, access_of
-from ytk_gaia.generator.cuda_schedules import CudaSchedule, Rows
+from ytk_gaia.generator.cuda_schedules import SCHEDULES, CudaSchedule, Rows
 from ytk_gaia.generator.cuda_variants import StorageVariant, captured
 from ytk_gaia.generator.lowering import LoweringPlan, lower
 from ytk_gaia.generator.nest import Nest, NestKind
@@ -270,6 +270,15 @@ def test_neighbours_that_read_elements_apart_pay_for_what_lies_between():
     moved = moved_bytes(turned, I1, lambda _: 4, lambda _: 3072)
     assert moved == {"x": 8 * 4 * 3072, "w": 4 * 48, "y": 4 * 3072}
     assert moved_bytes(turned, None, lambda _: 4, lambda _: 3072)["x"] == 4 * 3072
+
+
+def test_what_loads_nothing_is_no_template_and_what_reads_anew_pays_for_it():
+    paper = Paper(SCHEDULES[0], lambda _: 4, lambda _: 4096, str)
+    (filled,) = paper.kernels([nest(NestKind.POINTWISE, (4096,), (), 0, [], [("y", I0)])])
+    assert (filled.threads, filled.loaded) == (4096, 0)
+    (read,) = paper.kernels([nest(NestKind.REDUCTION, (64,), (64,), 0, [("x", R0)], [("y", I0)])])
+    assert read.loaded == 4 * 64 * 64
+    assert read.sectors == 4 * (64 + 64)
 
 
 def test_a_launch_and_idle_threads_cost_on_paper():

@@ -158,6 +158,18 @@ def held_against(library, inputs, want):
         )
 
 
+def test_on_paper_a_product_in_tiles_is_before_the_same_in_loops(tmp_path):
+    linear = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU()).eval()
+    torch.export.save(torch.export.export(linear, (torch.randn(256, 256),)), tmp_path / "region.pt2")
+    task = {"region": "region.pt2", "name": "R", "config": {"deployment_target": "tensorrt"}, "arch_spec": ORIN}
+    figures = {each["id"]: each["paper_us"] for each in generate(task, tmp_path)["candidates"]}
+    tiles = [us for name, us in figures.items() if name.startswith("templates-gemm")]
+    others = [us for name, us in figures.items() if not name.startswith("templates-gemm")]
+    assert tiles
+    assert others
+    assert 2 * max(tiles) < min(others)
+
+
 def test_a_product_with_its_epilogue_and_a_barrier_too_few(emulator, tmp_path):
     torch.manual_seed(0)
     inputs = (torch.randn(41, 40), torch.randn(24, 40), torch.randn(24))

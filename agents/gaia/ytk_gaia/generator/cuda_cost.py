@@ -1,13 +1,14 @@
 """What the kernels of a candidate cost on paper, at the captured shape: the order of candidates where no GPU is there to measure them.
 
-A launch, and the time that memory takes: bytes in sectors of 32 (neighbouring threads that read elements apart pay for what lies
-between), at the rate that as many threads keep going, up to the memory's own. Figures are of an Orin-sized GPU; they order candidates
-and promise no time.
+A launch, and the longer of two: the time that memory takes (bytes in sectors of 32: neighbouring threads that read elements apart pay
+for what lies between; at the rate that as many threads keep going, up to the memory's own), and the time that the units take which load,
+whatever the caches hold: a product in plain loops reads its operands anew for every element and pays there. Figures are of an
+Orin-sized GPU; they order candidates and promise no time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -26,6 +27,8 @@ BYTES_PER_US = 200_000.0
 """Of the whole memory: 200 GB/s."""
 THREAD_BYTES_PER_US = 13.0
 """That one thread keeps going: 8 bytes on their way, for 0.6 us (Little's law)."""
+LOADED_BYTES_PER_US = 1_300_000.0
+"""That all loading units together hand over: 16 multiprocessors, 64 bytes a cycle, 1.3 GHz."""
 _MOST_WASTE = 8
 """A sector of 32 bytes for 4."""
 _UNKNOWN_WASTE = 4
@@ -39,15 +42,18 @@ class PaperKernel:
     Attributes:
         sectors: Bytes of memory that it moves, whole sectors.
         threads: That share the work.
+        loaded: Bytes that its threads ask for, those that a cache holds included; 0: each once, so that memory decides.
     """
 
     sectors: int
     threads: int
+    loaded: int = 0
 
     @property
     def us(self) -> float:
         """Microseconds on paper."""
-        return LAUNCH_US + self.sectors / min(BYTES_PER_US, max(1, self.threads) * THREAD_BYTES_PER_US)
+        memory = self.sectors / min(BYTES_PER_US, max(1, self.threads) * THREAD_BYTES_PER_US)
+        return LAUNCH_US + max(memory, self.loaded / LOADED_BYTES_PER_US)
 
 
 def moved_bytes(
@@ -132,11 +138,14 @@ class Paper:
         return found
 
     def _fused(self, fused: Fused) -> PaperKernel:
-        plan, once, again = fused.plan, dict[str, int](), 0
+        plan, once, again, loaded, at_hand = fused.plan, dict[str, int](), 0, 0, set(fused.inside)
         for nest in plan.nests:
             rows = loop_variables(nest.outer)
             own = [v for v, n in positions(nest) if int(n) != 1]
             neighbours = (rows or [None])[-1] if plan.team == 1 else (own or [None])[-1]
+            loaded += self._loaded(nest, at_hand)
+            # From the second time on a row that is kept comes from registers.
+            at_hand |= plan.held.keys() & {self._root_of(buffer) for buffer, _ in (*nest.loads, *nest.stores)}
             for root, size in self._moved(nest, neighbours).items():
                 if root in fused.inside:
                     continue
@@ -148,11 +157,12 @@ class Paper:
         threads = prod(int(n) for n in first.sizes[: first.outer]) * plan.team
         # Loads of an array are all on their way at once.
         each = -(-max(map(length, plan.nests)) // plan.team)
-        return PaperKernel(sum(once.values()) + again, threads * (min(_AT_ONCE, each) if plan.unrolled else 1))
+        at_once = min(_AT_ONCE, each) if plan.unrolled else 1
+        return PaperKernel(sum(once.values()) + again, threads * at_once, loaded)
 
     def _alone(self, nest: Nest) -> PaperKernel:
         results, each = prod(int(n) for n in nest.sizes), prod(int(n) for n in nest.reduced)
-        if not nest.loads:  # a template: it moves everything once, by whole blocks
+        if type(nest) is not Nest:  # a template: it moves everything once, by whole blocks
             roots = {self._root_of(name) for name in nest.reads | nest.writes}
             moved = sum((self._span_of(root) or 0) * self._itemsize_of(root) for root in roots)
             return PaperKernel(moved, max(1, results) * WARP)
@@ -163,7 +173,13 @@ class Paper:
             threads *= (
                 WARP if self._schedule.rows is Rows.WARP and nest.kind is not NestKind.SORT else self._schedule.threads
             )
-        return PaperKernel(sum(self._moved(nest, _last(nest, reduced=shared)).values()), threads)
+        return PaperKernel(sum(self._moved(nest, _last(nest, reduced=shared)).values()), threads, self._loaded(nest))
+
+    def _loaded(self, nest: Nest, at_hand: Container[str] = ()) -> int:
+        """Give the bytes that the loads of a nest ask for, one at each step; roots ``at_hand`` are in registers."""
+        steps = prod(int(n) for n in (*nest.sizes, *nest.reduced))
+        roots = [self._root_of(buffer) for buffer, _ in nest.loads]
+        return steps * sum(self._itemsize_of(root) for root in roots if root not in at_hand)
 
 
 def _last(nest: Nest, *, reduced: bool) -> Any:
