@@ -15,6 +15,8 @@ from ytk_gaia.generator.nest import Nest, NestKind
 from ytk_gaia.generator.schedules import Dynamic, extent_text
 
 MAX_WIDTH = 128
+SHARED_BYTES = 48 << 10
+"""What every GPU gives a block without being asked."""
 _STORE = re.compile(r"ytk::store\((\w+)\[(.*)\], (\w+)\);")
 
 
@@ -23,19 +25,17 @@ class AttentionTile:
     """How attention is cut, by the width that heads are padded to.
 
     Attributes:
-        name: Word for candidate ids.
         queries: Per block, with floats and on tensor cores.
         keys: Per turn, with floats and on tensor cores.
     """
 
-    name: str
     queries: tuple[int, int]
     keys: tuple[int, int]
     threads: int = 128
 
 
-_NARROW = (AttentionTile("q64k64", (64, 64), (32, 64)), AttentionTile("q64k32", (32, 64), (32, 32)))
-_WIDE = (AttentionTile("q64k32", (32, 64), (16, 32)), AttentionTile("q64k16", (32, 64), (8, 16)))
+_NARROW = (AttentionTile((64, 64), (32, 64)), AttentionTile((32, 64), (32, 32)))
+_WIDE = (AttentionTile((32, 64), (16, 32)), AttentionTile((32, 64), (8, 16)))
 _NARROW_WIDTH = 64
 
 
@@ -161,7 +161,8 @@ def with_attentions(
 
 def tiles_of(attention: Attention) -> tuple[AttentionTile, ...]:
     """Give the ways to cut an attention whose tiles fit 48 KiB of shared memory, the larger first."""
-    return _NARROW if attention.width <= _NARROW_WIDTH else _WIDE
+    tiles = _NARROW if attention.width <= _NARROW_WIDTH else _WIDE
+    return tuple(tile for tile in tiles if shared_bytes(tile, attention.width) <= SHARED_BYTES)
 
 
 def shared_bytes(tile: AttentionTile, width: int) -> int:

@@ -1,7 +1,7 @@
 """Finds matrix products among loop nests: sums of products whose factors depend on different loops. Text and sizes only.
 
-A nest ``sum over k of A(batch, m, k) * B(batch, n, k)`` is one, whatever its factors are: loads with any strides, masked ones (a
-convolution's padding), computed ones. What follows it element by element (bias, activation, residual) becomes its epilogue.
+A nest ``sum over k of A(batch, m, k) * B(batch, n, k)`` is one, whatever its factors are: loads with any strides, computed ones.
+A convolution with padding is not found so far. What follows it element by element (bias, activation, residual) becomes its epilogue.
 """
 
 from __future__ import annotations

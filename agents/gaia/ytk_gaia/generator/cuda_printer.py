@@ -18,7 +18,8 @@ import torch
 from ytk_gaia.generator import inductor_adapter as inductor
 from ytk_gaia.generator import loop_printer
 from ytk_gaia.generator.cpp_printer import printable_operations, runtime_header
-from ytk_gaia.generator.cuda_rows import WARP, Held, Kept, RowPlan, length, together
+from ytk_gaia.generator.cuda_rows import Held, Kept, RowPlan, length, together
+from ytk_gaia.generator.cuda_schedules import WARP
 from ytk_gaia.generator.index_printer import IndexPrinter, c_type, print_index
 from ytk_gaia.generator.nest import Nest, NestKind, ScanParts, loop_variables
 
@@ -227,7 +228,7 @@ class RowPrinter(CudaLoopPrinter):
         fill = tuple(self._nest.body)
         self._nest.body.clear()
         self._known[-1].clear()
-        self._nest.scan = ScanParts(types, tuple(values), fill, f"[]({given}) {{ {text} }}", results)
+        self._nest.scan = ScanParts(types, tuple(values), fill, f"[]({given}) {{ {text} }}")
         return results
 
 

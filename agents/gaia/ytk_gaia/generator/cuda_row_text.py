@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ytk_gaia.generator.cuda_printer import held_name
-from ytk_gaia.generator.cuda_rows import UNROLLED, WARP, Held, Kept, RowPlan, length, positions, static, together
-from ytk_gaia.generator.cuda_schedules import Printed, decode
+from ytk_gaia.generator.cuda_rows import UNROLLED, Held, Kept, RowPlan, length, positions, static, together
+from ytk_gaia.generator.cuda_schedules import WARP, Printed, decode, join_lanes
 from ytk_gaia.generator.index_printer import print_index
 from ytk_gaia.generator.nest import Nest, NestKind, ScanParts, loop_variables
 from ytk_gaia.generator.schedules import extent_text, product_text
@@ -239,13 +239,12 @@ class RowText:
 
     def _lanes_joined(self, nest: Nest, lanes: int) -> list[str]:
         """Join the state of the first ``lanes`` lanes in the first, and tell it to the others of its team."""
-        others = [f"const {v.c_type} other_{v.name} = ytk::shuffle_down({v.name}, by);" for v in nest.state]
         told = [
             f"{v.name} = ytk::shuffle_from({v.name}, threadIdx.x % {WARP} / {lanes} * {lanes});" for v in nest.state
         ]
         if lanes == 1:
             return []
-        return ["#pragma unroll", f"for (int by = {lanes // 2}; by > 0; by /= 2) {{", *others, *nest.joins, "}", *told]
+        return ["#pragma unroll", *join_lanes(nest, lanes), *told]
 
     def _join(self, number: int, nest: Nest) -> list[str]:
         """Join the threads' states: afterwards every thread of the team has the whole."""

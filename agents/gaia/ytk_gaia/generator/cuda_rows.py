@@ -15,18 +15,16 @@ from typing import Any
 
 import sympy
 
+from ytk_gaia.generator.cuda_schedules import PAIR_BYTES, SHARED_PAIRS_BYTES, WARP
 from ytk_gaia.generator.nest import Nest, NestKind, loop_variables, reduction_variables
 from ytk_gaia.generator.schedules import Dynamic
 
-WARP = 32
 REGISTER_WORDS = 64
 """Of 32 bits, that arrays of one thread may take."""
 _ALL_REGISTERS, _OTHER_REGISTERS = 1 << 16, 40
 UNROLLED = 32
 """Turns that are written out at most: an array in registers has no index that is not a constant."""
 SHARED_BYTES = 40 << 10
-PAIR_BYTES = 16
-_TEAM_PAIRS_BYTES = 32 << 10
 _LONG_ROW, _FEW_ROWS = 4096, 32
 _MANY_ROWS = 128
 """As many may have a thread each."""
@@ -245,10 +243,10 @@ class RowPlanner:
             held, crossing = self._held(uses, {}, longest, 1, fixed, wish.threads, foreign)
             return RowPlan(tuple(nests), 1, wish.threads, 1, held, frozenset(crossing))
         vector = self._vector(uses, wish.vector) if fixed else 1
-        if sorts and not (fixed and longest * PAIR_BYTES <= _TEAM_PAIRS_BYTES):
+        if sorts and not (fixed and longest * PAIR_BYTES <= SHARED_PAIRS_BYTES):
             return None
         team, threads = _team(longest, vector, wish)
-        if sorts and team <= WARP and (threads // WARP) * longest * PAIR_BYTES > _TEAM_PAIRS_BYTES:
+        if sorts and team <= WARP and (threads // WARP) * longest * PAIR_BYTES > SHARED_PAIRS_BYTES:
             team = threads = 64
         turns = -(-longest // (team * vector))
         # A thread by itself hands nothing on: what it keeps nowhere else goes through the workspace.

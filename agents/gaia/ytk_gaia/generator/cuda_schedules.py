@@ -130,11 +130,13 @@ def decode(variables: Sequence[str], sizes: Sequence[int], source: str) -> list[
     return [*lines, *(f"(void){name};" for name in variables)]
 
 
-def _output_variables(nest: Nest) -> list[str]:
+def output_variables(nest: Nest) -> list[str]:
+    """Give the names of the loops over results."""
     return [f"i{k}" for k in range(len(nest.sizes))]
 
 
-def _reduced_variables(nest: Nest) -> list[str]:
+def reduced_variables(nest: Nest) -> list[str]:
+    """Give the names of the loops that are summed over."""
     return [f"r{k}" for k in range(len(nest.reduced))]
 
 
@@ -144,7 +146,8 @@ def _grid_stride(item: str, count: str) -> list[str]:
     ]
 
 
-def _state(nest: Nest) -> list[str]:
+def state_lines(nest: Nest) -> list[str]:
+    """Print what a reduction carries along, at its beginning."""
     return [f"{v.c_type} {v.name} = {v.initial};" for v in nest.state]
 
 
@@ -155,7 +158,7 @@ def _loops(nest: Nest) -> list[str]:
 def _per_thread(nest: Nest, schedule: CudaSchedule, inner: Sequence[str]) -> Printed:
     """Run ``inner`` for every output, one thread each."""
     count = product_text(nest.sizes)
-    lines = [*_grid_stride("item", count), *decode(_output_variables(nest), nest.sizes, "item"), *inner, "}"]
+    lines = [*_grid_stride("item", count), *decode(output_variables(nest), nest.sizes, "item"), *inner, "}"]
     return Printed(lines, count, schedule.threads, schedule.threads)
 
 
@@ -163,13 +166,14 @@ def _steps(nest: Nest, first: str, step: str) -> list[str]:
     count = product_text(nest.reduced)
     return [
         f"for (I step = {first}; step < {count}; step += {step}) {{",
-        *decode(_reduced_variables(nest), nest.reduced, "step"),
+        *decode(reduced_variables(nest), nest.reduced, "step"),
     ]
 
 
-def _join_lanes(nest: Nest) -> list[str]:
+def join_lanes(nest: Nest, lanes: int = WARP) -> list[str]:
+    """Print how the state of so many lanes, a power of two, is joined in the first of them."""
     others = [f"const {v.c_type} other_{v.name} = ytk::shuffle_down({v.name}, by);" for v in nest.state]
-    return [f"for (int by = {WARP // 2}; by > 0; by /= 2) {{", *others, *nest.joins, "}"]
+    return [f"for (int by = {lanes // 2}; by > 0; by /= 2) {{", *others, *nest.joins, "}"]
 
 
 def _per_warp(nest: Nest, schedule: CudaSchedule) -> Printed:
@@ -177,12 +181,12 @@ def _per_warp(nest: Nest, schedule: CudaSchedule) -> Printed:
     lines = [
         f"const I lane = threadIdx.x % {WARP};",
         f"for (I item = (I)blockIdx.x * {warps} + (I)threadIdx.x / {WARP}; item < {count}; item += (I)gridDim.x * {warps}) {{",
-        *decode(_output_variables(nest), nest.sizes, "item"),
-        *_state(nest),
+        *decode(output_variables(nest), nest.sizes, "item"),
+        *state_lines(nest),
         *_steps(nest, "lane", str(WARP)),
         *nest.body,
         "}",
-        *_join_lanes(nest),
+        *join_lanes(nest),
         "if (lane == 0) {",
         *nest.epilogue,
         "}",
@@ -197,12 +201,12 @@ def _per_block(nest: Nest, schedule: CudaSchedule) -> Printed:
     lines += [
         f"const I lane = threadIdx.x % {WARP}, warp = threadIdx.x / {WARP};",
         f"for (I item = blockIdx.x; item < {count}; item += gridDim.x) {{",
-        *decode(_output_variables(nest), nest.sizes, "item"),
-        *_state(nest),
+        *decode(output_variables(nest), nest.sizes, "item"),
+        *state_lines(nest),
         *_steps(nest, "threadIdx.x", "blockDim.x"),
         *nest.body,
         "}",
-        *_join_lanes(nest),
+        *join_lanes(nest),
         "if (lane == 0) {",
         *(f"parts_{v.name}[warp] = {v.name};" for v in nest.state),
         "}",
@@ -223,7 +227,7 @@ def _per_block(nest: Nest, schedule: CudaSchedule) -> Printed:
 def _reduction(nest: Nest, schedule: CudaSchedule) -> Printed:
     if prod(nest.reduced) >= WARP and nest.joins and schedule.rows is not Rows.THREAD:
         return _per_warp(nest, schedule) if schedule.rows is Rows.WARP else _per_block(nest, schedule)
-    inner = [*_state(nest), *_loops(nest), *nest.body, "}" * len(nest.reduced), *nest.epilogue]
+    inner = [*state_lines(nest), *_loops(nest), *nest.body, "}" * len(nest.reduced), *nest.epilogue]
     return _per_thread(nest, schedule, inner)
 
 
@@ -246,7 +250,7 @@ def _sort(nest: Nest, schedule: CudaSchedule) -> Printed:
     lines = [
         place,
         f"for (I item = blockIdx.x; item < {rows}; item += gridDim.x) {{",
-        *decode(_output_variables(nest), nest.sizes, "item"),
+        *decode(output_variables(nest), nest.sizes, "item"),
         *_steps(nest, "threadIdx.x", "blockDim.x"),
         *keys.fill,
         "}",
@@ -261,7 +265,7 @@ def _sort(nest: Nest, schedule: CudaSchedule) -> Printed:
 
 
 def _scatter(nest: Nest, schedule: CudaSchedule, how: Scatter) -> Printed:
-    variables = [*_output_variables(nest), *_reduced_variables(nest)]
+    variables = [*output_variables(nest), *reduced_variables(nest)]
     sizes = [*nest.sizes, *nest.reduced]
     outer = [k for k in range(len(variables)) if how.atomic or k in how.parallel]
     count = f"{product_text([sizes[k] for k in outer])} * {how.owners}"
@@ -278,7 +282,7 @@ def _scatter(nest: Nest, schedule: CudaSchedule, how: Scatter) -> Printed:
         f"const auto owns = [&](int64_t at) {{ (void)at; (void)owner; return {owns}; }};",
         "(void)atomic; (void)owns; (void)place;",
         *decode([variables[k] for k in outer], [sizes[k] for k in outer], "place"),
-        *_state(nest),
+        *state_lines(nest),
         *inner,
         *nest.body,
         "}" * len(inner),
@@ -299,7 +303,7 @@ def print_threads(nest: Nest, schedule: CudaSchedule, scatter: Scatter | None = 
     if kind == "reduction":
         return _reduction(nest, schedule)
     if kind == "scan":
-        return _per_thread(nest, schedule, [*_state(nest), *_loops(nest), *nest.body, "}" * len(nest.reduced)])
+        return _per_thread(nest, schedule, [*state_lines(nest), *_loops(nest), *nest.body, "}" * len(nest.reduced)])
     if kind == "sort":
         return _sort(nest, schedule)
     if kind == "scatter":

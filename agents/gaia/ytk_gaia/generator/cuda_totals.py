@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ytk_gaia.generator.cuda_schedules import WARP, Printed, decode
+from ytk_gaia.generator.cuda_schedules import (
+    WARP,
+    Printed,
+    decode,
+    join_lanes,
+    output_variables,
+    reduced_variables,
+    state_lines,
+)
 from ytk_gaia.generator.nest import Nest, NestKind
 from ytk_gaia.generator.schedules import Dynamic, product_text
 
@@ -43,15 +51,6 @@ def _places(nest: Nest) -> list[str]:
     ]
 
 
-def _lanes_joined(nest: Nest) -> list[str]:
-    others = [f"const {v.c_type} other_{v.name} = ytk::shuffle_down({v.name}, by);" for v in nest.state]
-    return [f"for (int by = {WARP // 2}; by > 0; by /= 2) {{", *others, *nest.joins, "}"]
-
-
-def _outputs(nest: Nest, source: str) -> list[str]:
-    return decode([f"i{k}" for k in range(len(nest.sizes))], nest.sizes, source) if nest.sizes else []
-
-
 def print_parts(nest: Nest) -> Printed:
     """Print the first kernel: a block per part."""
     parts, count, warps = parts_of(nest), prod(nest.reduced), THREADS // WARP
@@ -62,14 +61,14 @@ def print_parts(nest: Nest) -> Printed:
         f"const I lane = threadIdx.x % {WARP}, warp = threadIdx.x / {WARP};",
         f"for (I item = blockIdx.x; item < {prod(nest.sizes) * parts}; item += gridDim.x) {{",
         f"const I part = item % {parts}, result = item / {parts}; (void)result;",
-        *_outputs(nest, "result"),
-        *(f"{v.c_type} {v.name} = {v.initial};" for v in nest.state),
+        *decode(output_variables(nest), nest.sizes, "result"),
+        *state_lines(nest),
         f"const I end = part == {parts - 1} ? (I){count} : (I)((part + 1) * {each});",
         f"for (I step = part * {each} + (I)threadIdx.x; step < end; step += {THREADS}) {{",
-        *decode([f"r{k}" for k in range(len(nest.reduced))], nest.reduced, "step"),
+        *decode(reduced_variables(nest), nest.reduced, "step"),
         *nest.body,
         "}",
-        *_lanes_joined(nest),
+        *join_lanes(nest),
         "if (lane == 0) {",
         *(f"warps_{v.name}[warp] = {v.name};" for v in nest.state),
         "}",
@@ -94,13 +93,13 @@ def print_joined(nest: Nest, tail: Sequence[Nest] = ()) -> Printed:
         *_places(nest),
         f"const I lane = threadIdx.x % {WARP};",
         f"for (I result = (I)blockIdx.x * {THREADS // WARP} + (I)threadIdx.x / {WARP}; result < {count}; result += (I)gridDim.x * {THREADS // WARP}) {{",
-        *_outputs(nest, "result"),
-        *(f"{v.c_type} {v.name} = {v.initial};" for v in nest.state),
+        *decode(output_variables(nest), nest.sizes, "result"),
+        *state_lines(nest),
         f"for (I part = lane; part < {parts}; part += {WARP}) {{",
         *(f"const {v.c_type} other_{v.name} = all_{v.name}[result * {parts} + part];" for v in nest.state),
         *nest.joins,
         "}",
-        *_lanes_joined(nest),
+        *join_lanes(nest),
         "if (lane == 0) {",
         *nest.epilogue,
         *(line for each in tail for line in ("{", *each.body, "}")),

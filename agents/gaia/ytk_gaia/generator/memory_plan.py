@@ -209,11 +209,6 @@ def _place_dynamic(plan: Plan, roots: Sequence[str]) -> Places:
     return Places(offsets, f"place{len(roots)}", 0, tuple(lines))
 
 
-def place_buffers(plan: Plan, nests: Sequence[Nest], taken: set[str]) -> Places:
-    """Place the buffers of nests that run one after the other; see :func:`place_steps`."""
-    return place_steps(plan, [(nest,) for nest in nests], taken)
-
-
 def place_steps(plan: Plan, steps: Sequence[Sequence[Nest]], taken: set[str]) -> Places:
     """Give each intermediate buffer an offset in the workspace; buffers that never live together may share memory.
 

@@ -63,14 +63,12 @@ class ScanParts:
         values: Names of a step's own values, after ``fill``.
         fill: Statements of a step before the scan.
         join: C++ lambda of what two neighbouring parts (left, right) make together: ``(l0, ..., r0, ..., &o0, ...)``.
-        results: Names that ``body`` knows the step's results by.
     """
 
     types: tuple[str, ...]
     values: tuple[str, ...]
     fill: tuple[str, ...]
     join: str
-    results: tuple[str, ...]
 
 
 @dataclass(frozen=True)
